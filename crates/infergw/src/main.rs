@@ -1,0 +1,3 @@
+//! The gateway binary.
+#![forbid(unsafe_code)]
+fn main() {}

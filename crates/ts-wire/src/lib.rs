@@ -1,0 +1,2 @@
+//! The TokenSpeed engine wire: schema and byte-exact msgpack codec.
+#![forbid(unsafe_code)]
