@@ -1,0 +1,1 @@
+//! Step 3: who is it, may it run now.

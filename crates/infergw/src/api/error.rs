@@ -1,0 +1,150 @@
+//! The one place that makes error statuses and error bodies (behaviours A4), for JSON answers and for SSE error events (S5).
+
+use bytes::Bytes;
+use http::header::{CONTENT_TYPE, RETRY_AFTER};
+use http::{HeaderMap, HeaderValue, StatusCode};
+use serde::Serialize;
+
+/// An error as the client sees it: a status, extra headers and an OpenAI-shaped body.
+#[derive(Debug, Clone)]
+pub struct ApiError {
+    /// The HTTP status, where the response head has not gone out yet.
+    pub status: StatusCode,
+    /// Headers beyond the content type, for example `Retry-After`.
+    pub headers: HeaderMap,
+    body: Bytes,
+}
+
+#[derive(Serialize)]
+struct Shape<'a> {
+    error: Inner<'a>,
+}
+
+#[derive(Serialize)]
+struct Inner<'a> {
+    message: &'a str,
+    r#type: &'a str,
+    param: Option<&'a str>,
+    code: Option<&'a str>,
+}
+
+impl ApiError {
+    /// An error with its four fields. `message` must not carry prompts, keys or backend addresses (X5, S3).
+    pub fn new(status: StatusCode, kind: &str, message: &str, param: Option<&str>, code: Option<&str>) -> Self {
+        let shape = Shape { error: Inner { message, r#type: kind, param, code } };
+        // A struct of strings always serialises; the fallback keeps this total.
+        let body = serde_json::to_vec(&shape).unwrap_or_else(|_| br#"{"error":{}}"#.to_vec());
+        Self { status, headers: HeaderMap::new(), body: body.into() }
+    }
+
+    /// 400: the request is not valid; `param` names the field.
+    pub fn invalid(message: &str, param: Option<&str>) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, "invalid_request_error", message, param, None)
+    }
+
+    /// 401: no key, or not one of ours.
+    pub fn unauthorized() -> Self {
+        let message = "Incorrect or missing API key. Send one as 'Authorization: Bearer KEY'.";
+        let mut error =
+            Self::new(StatusCode::UNAUTHORIZED, "authentication_error", message, None, Some("invalid_api_key"));
+        error.headers.insert(http::header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        error
+    }
+
+    /// 404 for a model that nothing serves (A4, R1).
+    pub fn model_not_found(model: &str) -> Self {
+        let shown: String = model.chars().take(200).collect();
+        let message = format!("The model '{shown}' does not exist. GET /v1/models lists those that do.");
+        Self::new(StatusCode::NOT_FOUND, "invalid_request_error", &message, Some("model"), Some("model_not_found"))
+    }
+
+    /// 404 for a path that is no endpoint.
+    pub fn unknown_path() -> Self {
+        let message = "Unknown path. The endpoints are under /v1; see the README.";
+        Self::new(StatusCode::NOT_FOUND, "invalid_request_error", message, None, Some("unknown_url"))
+    }
+
+    /// 405 with the allowed method.
+    pub fn method_not_allowed(allow: &'static str) -> Self {
+        let message = format!("This path takes {allow} only.");
+        let mut error = Self::new(
+            StatusCode::METHOD_NOT_ALLOWED,
+            "invalid_request_error",
+            &message,
+            None,
+            Some("method_not_allowed"),
+        );
+        error.headers.insert(http::header::ALLOW, HeaderValue::from_static(allow));
+        error
+    }
+
+    /// 413: the body is over the limit (X4).
+    pub fn too_large(limit: usize) -> Self {
+        let message = format!("The request body is larger than the limit of {limit} bytes (limits.max_body).");
+        Self::new(StatusCode::PAYLOAD_TOO_LARGE, "invalid_request_error", &message, None, Some("request_too_large"))
+    }
+
+    /// 502: the backend could not be reached, or broke off.
+    pub fn bad_gateway(message: &str) -> Self {
+        Self::new(StatusCode::BAD_GATEWAY, "upstream_error", message, None, Some("bad_gateway"))
+    }
+
+    /// 503 with `Retry-After`: nothing can serve this now (S6).
+    pub fn unavailable(message: &str, retry_after_secs: u64) -> Self {
+        let mut error =
+            Self::new(StatusCode::SERVICE_UNAVAILABLE, "service_unavailable", message, None, Some("no_backend"));
+        error.headers.insert(RETRY_AFTER, HeaderValue::from(retry_after_secs));
+        error
+    }
+
+    /// 504: gave up waiting; `limit` names the time limit's key.
+    pub fn timeout(message: &str, limit: &str) -> Self {
+        Self::new(StatusCode::GATEWAY_TIMEOUT, "timeout_error", message, None, Some(limit))
+    }
+
+    /// 500: a fault of the gateway's own.
+    pub fn internal(message: &str) -> Self {
+        Self::new(StatusCode::INTERNAL_SERVER_ERROR, "internal_error", message, None, Some("internal_error"))
+    }
+
+    /// An upstream's own error: a body in our shape passes unchanged, anything else is put into it (A2, A4).
+    pub fn upstream(status: StatusCode, headers: HeaderMap, body: Bytes) -> Self {
+        if is_error_shape(&body) {
+            return Self { status, headers, body };
+        }
+        let message = format!("The backend answered with status {}.", status.as_u16());
+        let kind = if status.is_client_error() { "invalid_request_error" } else { "upstream_error" };
+        Self { headers, ..Self::new(status, kind, &message, None, None) }
+    }
+
+    /// The JSON body.
+    pub fn body(&self) -> &Bytes {
+        &self.body
+    }
+
+    /// Response headers for the JSON form.
+    pub fn response_headers(&self) -> HeaderMap {
+        let mut headers = self.headers.clone();
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        headers
+    }
+
+    /// The SSE form for a stream whose head has gone out (S5). `[DONE]` follows it, written by the flight.
+    pub fn sse_event(&self) -> Bytes {
+        let mut event = Vec::with_capacity(self.body.len() + 8);
+        event.extend_from_slice(b"data: ");
+        // One line: a relayed body may be pretty-printed.
+        event.extend(self.body.iter().map(|&b| if b == b'\n' || b == b'\r' { b' ' } else { b }));
+        event.extend_from_slice(b"\n\n");
+        event.into()
+    }
+}
+
+fn is_error_shape(body: &[u8]) -> bool {
+    #[derive(serde::Deserialize)]
+    struct Probe<'a> {
+        #[serde(borrow)]
+        error: std::collections::HashMap<&'a str, &'a serde_json::value::RawValue>,
+    }
+    serde_json::from_slice::<Probe<'_>>(body).is_ok_and(|probe| probe.error.contains_key("message"))
+}

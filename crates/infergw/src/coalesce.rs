@@ -1,0 +1,105 @@
+//! Step 4: join the flight that already answers this question, or lead a new one.
+//!
+//! Joining is one atomic step under the registry's lock: look up the key; a flight that is still open to joiners is
+//! subscribed, else a new one is registered and led. A subscriber is a cursor into the flight's log (C2).
+
+use std::collections::HashMap;
+use std::future::Future;
+use std::sync::{Arc, Mutex, PoisonError};
+
+pub mod flight;
+pub mod key;
+pub mod log;
+
+use flight::FlightWriter;
+use key::Key;
+use log::{Bounds, Cursor, Log, LogTotal};
+
+/// What happened to a request at this step; also the value of the `x-infergw-coalesce` header (C7).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Role {
+    /// Its flight can be joined by others.
+    Leader,
+    /// It joined a flight.
+    Follower,
+    /// It flies alone and nobody can join.
+    Off,
+}
+
+impl Role {
+    /// The header's value.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Role::Leader => "leader",
+            Role::Follower => "follower",
+            Role::Off => "off",
+        }
+    }
+}
+
+/// All flights that can be joined.
+#[derive(Debug)]
+pub struct Flights {
+    open: Arc<Registry>,
+    bounds: Bounds,
+    total: Arc<LogTotal>,
+}
+
+type Registry = Mutex<HashMap<Key, Arc<Log>>>;
+
+impl Flights {
+    /// No flights yet; every log keeps within `bounds`, all together within `total_bytes`.
+    pub fn new(bounds: Bounds, total_bytes: usize) -> Self {
+        Self { open: Arc::default(), bounds, total: Arc::new(LogTotal::new(total_bytes)) }
+    }
+
+    /// Join the flight under `key`, or lead a new one that `lead` runs. Without a key the flight is nobody else's.
+    ///
+    /// `lead` is called at most once, and only for a leader. Its future runs in a task of its own, which no client
+    /// connection owns (C1); the last cursor's drop cancels it (D1).
+    pub fn join<L, F>(&self, key: Option<Key>, lead: L) -> (Cursor, Role)
+    where
+        L: FnOnce(FlightWriter) -> F,
+        F: Future<Output = ()> + Send + 'static,
+    {
+        let Some(key) = key else {
+            let (log, cursor) = Log::start(self.bounds.clone(), false, Arc::clone(&self.total));
+            flight::launch(&log, lead, || ());
+            return (cursor, Role::Off);
+        };
+        let (log, cursor) = {
+            let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+            if let Some(cursor) = open.get(&key).and_then(Log::subscribe) {
+                return (cursor, Role::Follower);
+            }
+            let (log, cursor) = Log::start(self.bounds.clone(), true, Arc::clone(&self.total));
+            open.insert(key, Arc::clone(&log));
+            (log, cursor)
+        };
+        let registry = Arc::clone(&self.open);
+        let own = Arc::clone(&log);
+        flight::launch(&log, lead, move || {
+            let mut open = registry.lock().unwrap_or_else(PoisonError::into_inner);
+            // A later flight may stand under the same key, once this one took no more joiners.
+            if open.get(&key).is_some_and(|current| Arc::ptr_eq(current, &own)) {
+                open.remove(&key);
+            }
+        });
+        (cursor, Role::Leader)
+    }
+
+    /// Number of flights that stand in the registry.
+    pub fn len(&self) -> usize {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner).len()
+    }
+
+    /// Whether no flight stands in the registry.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Bytes that all logs hold, those of unshared flights included.
+    pub fn log_bytes(&self) -> usize {
+        self.total.held()
+    }
+}

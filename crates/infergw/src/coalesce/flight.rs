@@ -1,0 +1,122 @@
+//! A flight: one generation in progress, run by a task of its own, and the writer that the backend fills.
+
+use std::future::Future;
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use super::log::{Closed, Log};
+use crate::api::error::ApiError;
+use crate::types::{Cause, End, Failure, Head};
+
+/// The event that ends every SSE stream, after an error too (S5).
+pub const DONE: Bytes = Bytes::from_static(b"data: [DONE]\n\n");
+
+/// Run `lead` in the flight's own task until it ends or its last subscriber leaves; then call `land`.
+///
+/// This is the one jump in a request's path: the leader's connection goes on as a reader of the log.
+pub(super) fn launch<L, F, E>(log: &Arc<Log>, lead: L, land: E)
+where
+    L: FnOnce(FlightWriter) -> F,
+    F: Future<Output = ()> + Send + 'static,
+    E: FnOnce() + Send + 'static,
+{
+    let landing = Landing(Some(land));
+    let cancelled = Arc::clone(log);
+    let run = lead(FlightWriter { log: Arc::clone(log), head: None, ended: false });
+    tokio::spawn(async move {
+        let _landing = landing;
+        tokio::select! {
+            // The run first: where both are ready the answer is whole, not cancelled.
+            biased;
+            () = run => {}
+            () = cancelled.abandoned() => {}
+        }
+    });
+}
+
+/// Calls the closure when dropped, so that a panicking or cancelled flight leaves the registry too.
+struct Landing<E: FnOnce()>(Option<E>);
+
+impl<E: FnOnce()> Drop for Landing<E> {
+    fn drop(&mut self) {
+        if let Some(land) = self.0.take() {
+            land();
+        }
+    }
+}
+
+/// Where a backend writes its answer. Dropping it without an end ends the flight with an error.
+#[derive(Debug)]
+pub struct FlightWriter {
+    log: Arc<Log>,
+    /// Held back until the first event, so that an upstream that fails in between can still be retried (R4).
+    head: Option<Head>,
+    ended: bool,
+}
+
+impl FlightWriter {
+    /// Set the answer's head. It is published with the first [`push`](Self::push), [`commit`](Self::commit) or end.
+    pub fn head(&mut self, head: Head) {
+        self.head = Some(head);
+    }
+
+    /// Whether the head has been published: from then on nothing may be retried.
+    pub fn committed(&self) -> bool {
+        self.log.has_head()
+    }
+
+    /// Publish the head now, for a keep-alive comment (S8).
+    pub fn commit(&mut self) {
+        if let Some(head) = self.head.take() {
+            self.log.publish(head);
+        }
+    }
+
+    /// Append whole SSE events (or a whole JSON body). Waits while every subscriber is slow (M1).
+    ///
+    /// # Errors
+    /// [`Closed`] when no subscriber is left: stop working.
+    pub async fn push(&mut self, frame: Bytes) -> Result<(), Closed> {
+        self.commit();
+        self.log.append(frame)?;
+        self.log.room().await
+    }
+
+    /// End the flight. `stream` says whether a failure after the head is told as an SSE event (S5).
+    pub fn finish(mut self, result: Result<(), Failure>, stream: bool) {
+        self.ended = true;
+        match result {
+            Ok(()) => {
+                self.commit();
+                self.log.end(End::Done);
+            }
+            Err(failure) => self.fail(failure, stream),
+        }
+    }
+
+    fn fail(&mut self, failure: Failure, stream: bool) {
+        if !self.committed() {
+            let Failure { error, cause } = failure;
+            self.log.publish(Head { status: error.status, headers: error.response_headers() });
+            // With no subscriber left there is nobody to tell.
+            let _ = self.log.append(error.body().clone());
+            self.log.end(End::Failed(cause));
+        } else {
+            if stream {
+                let _ = self.log.append(failure.error.sse_event());
+                let _ = self.log.append(DONE);
+            }
+            self.log.end(End::Failed(failure.cause));
+        }
+    }
+}
+
+impl Drop for FlightWriter {
+    fn drop(&mut self) {
+        if !self.ended {
+            let error = ApiError::internal("The gateway gave up this request.");
+            self.fail(Failure::new(Cause::Cut, error), true);
+        }
+    }
+}

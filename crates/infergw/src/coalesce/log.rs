@@ -1,0 +1,388 @@
+//! The flight log: an append-only list of frames that every subscriber reads at its own pace.
+//!
+//! A cursor is a position; a wake-up tells it that the log grew. There is no broadcast buffer, so there is no lag, no gap
+//! and no repeat (C2). Memory is bounded: past the join window nobody can join any more, and what every cursor has passed
+//! is freed; then the producer waits for slow readers, or the slow ones are cut where a fast one is there (M1).
+
+use std::collections::VecDeque;
+use std::future::poll_fn;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use bytes::Bytes;
+use slab::Slab;
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+use crate::types::{End, Head};
+
+/// Limits of one log.
+#[derive(Debug, Clone)]
+pub struct Bounds {
+    /// Bytes after which nobody can join; from then on also the most that the log holds.
+    pub join_window: usize,
+    /// Age after which nobody can join.
+    pub join_age: Duration,
+    /// Most subscribers of one flight.
+    pub max_subscribers: usize,
+}
+
+/// Bytes held by all logs of a gateway.
+#[derive(Debug)]
+pub struct LogTotal {
+    held: AtomicUsize,
+    limit: usize,
+}
+
+impl LogTotal {
+    /// Nothing held yet; over `limit` bytes no flight takes joiners.
+    pub fn new(limit: usize) -> Self {
+        Self { held: AtomicUsize::new(0), limit }
+    }
+
+    /// Bytes held now.
+    pub fn held(&self) -> usize {
+        self.held.load(Ordering::Relaxed)
+    }
+
+    fn over(&self) -> bool {
+        self.held() > self.limit
+    }
+}
+
+/// No subscriber is left: the flight is abandoned.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("no subscriber is left")]
+pub struct Closed;
+
+/// What a cursor finds at its position.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Step {
+    /// The next frames, in order, whole.
+    Frame(Bytes),
+    /// The flight ended and everything was read.
+    End(End),
+    /// This subscriber lagged too far behind a faster one and is cut off (M1).
+    Cut,
+}
+
+/// One flight's log. Shared by the writer and the cursors.
+#[derive(Debug)]
+pub struct Log {
+    state: Mutex<State>,
+    abandoned: Notify,
+    bounds: Bounds,
+    total: Arc<LogTotal>,
+}
+
+#[derive(Debug)]
+struct State {
+    head: Option<Arc<Head>>,
+    frames: VecDeque<Frame>,
+    /// The number of frames that were freed: `frames[0]` is frame number `freed`.
+    freed: u64,
+    /// Bytes ever appended.
+    written: u64,
+    held: usize,
+    end: Option<End>,
+    /// Whether others may join. Once false it stays false.
+    open: bool,
+    since: Instant,
+    readers: Slab<Reader>,
+    writer: Option<Waker>,
+}
+
+#[derive(Debug)]
+struct Frame {
+    bytes: Bytes,
+    /// Bytes ever appended up to and including this frame.
+    until: u64,
+}
+
+#[derive(Debug, Default)]
+struct Reader {
+    /// The number of the next frame to read.
+    next: u64,
+    /// Bytes read.
+    read: u64,
+    cut: bool,
+    waker: Option<Waker>,
+}
+
+impl Log {
+    /// A log with its first subscriber. A log that is not `shared` never takes another.
+    pub fn start(bounds: Bounds, shared: bool, total: Arc<LogTotal>) -> (Arc<Self>, Cursor) {
+        let mut readers = Slab::with_capacity(1);
+        let id = readers.insert(Reader::default());
+        let state = State {
+            head: None,
+            frames: VecDeque::new(),
+            freed: 0,
+            written: 0,
+            held: 0,
+            end: None,
+            open: shared && !total.over(),
+            since: Instant::now(),
+            readers,
+            writer: None,
+        };
+        let log = Arc::new(Self { state: Mutex::new(state), abandoned: Notify::new(), bounds, total });
+        let cursor = Cursor { log: Arc::clone(&log), id };
+        (log, cursor)
+    }
+
+    /// Another subscriber, reading from the first frame; `None` when the flight takes no joiners (any more).
+    pub fn subscribe(self: &Arc<Self>) -> Option<Cursor> {
+        let mut state = self.lock();
+        if state.since.elapsed() > self.bounds.join_age || self.total.over() {
+            state.open = false;
+        }
+        let full = state.readers.len() >= self.bounds.max_subscribers;
+        // Without readers the flight is being cancelled; with an end it is over, and an error is never kept (C6).
+        if !state.open || state.end.is_some() || state.readers.is_empty() || full {
+            return None;
+        }
+        let id = state.readers.insert(Reader::default());
+        Some(Cursor { log: Arc::clone(self), id })
+    }
+
+    /// Subscribers now.
+    pub fn subscribers(&self) -> usize {
+        self.lock().readers.len()
+    }
+
+    pub(super) fn has_head(&self) -> bool {
+        self.lock().head.is_some()
+    }
+
+    pub(super) fn publish(&self, head: Head) {
+        let mut state = self.lock();
+        state.head.get_or_insert_with(|| Arc::new(head));
+        state.wake_readers();
+    }
+
+    pub(super) fn append(&self, bytes: Bytes) -> Result<(), Closed> {
+        let mut state = self.lock();
+        if state.readers.is_empty() {
+            return Err(Closed);
+        }
+        if bytes.is_empty() || state.end.is_some() {
+            return Ok(());
+        }
+        state.written += bytes.len() as u64;
+        state.held += bytes.len();
+        self.total.held.fetch_add(bytes.len(), Ordering::Relaxed);
+        let until = state.written;
+        state.frames.push_back(Frame { bytes, until });
+        if state.held > self.bounds.join_window {
+            state.open = false;
+        }
+        state.wake_readers();
+        Ok(())
+    }
+
+    /// Wait until the log is within its bound again; cut who lags behind a faster reader.
+    pub(super) async fn room(&self) -> Result<(), Closed> {
+        poll_fn(|cx| self.poll_room(cx)).await
+    }
+
+    fn poll_room(&self, cx: &Context<'_>) -> Poll<Result<(), Closed>> {
+        let mut state = self.lock();
+        if state.readers.is_empty() {
+            return Poll::Ready(Err(Closed));
+        }
+        if state.held <= self.bounds.join_window {
+            return Poll::Ready(Ok(()));
+        }
+        self.free(&mut state);
+        if state.held > self.bounds.join_window && state.cut_the_slow(self.bounds.join_window as u64) {
+            self.free(&mut state);
+        }
+        if state.held <= self.bounds.join_window {
+            return Poll::Ready(Ok(()));
+        }
+        state.writer = Some(cx.waker().clone());
+        Poll::Pending
+    }
+
+    pub(super) fn end(&self, end: End) {
+        let mut state = self.lock();
+        state.end.get_or_insert(end);
+        state.open = false;
+        state.wake_readers();
+    }
+
+    /// Ready once the last subscriber has left.
+    pub(super) async fn abandoned(&self) {
+        self.abandoned.notified().await;
+    }
+
+    /// Free the frames that every reader has passed, once nobody can join any more.
+    fn free(&self, state: &mut State) {
+        if state.open {
+            return;
+        }
+        let passed = state.readers.iter().filter(|(_, r)| !r.cut).map(|(_, r)| r.next).min().unwrap_or(u64::MAX);
+        while state.freed < passed {
+            let Some(frame) = state.frames.pop_front() else { break };
+            state.freed += 1;
+            state.held -= frame.bytes.len();
+            self.total.held.fetch_sub(frame.bytes.len(), Ordering::Relaxed);
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // No code panics while it holds the lock; were it so, the state is still consistent frame by frame.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Log {
+    fn drop(&mut self) {
+        let held = self.lock().held;
+        self.total.held.fetch_sub(held, Ordering::Relaxed);
+    }
+}
+
+impl State {
+    fn wake_readers(&mut self) {
+        for (_, reader) in &mut self.readers {
+            if let Some(waker) = reader.waker.take() {
+                waker.wake();
+            }
+        }
+    }
+
+    /// Cut the readers that are more than `bound` bytes behind, if another one keeps up; true if any was cut.
+    fn cut_the_slow(&mut self, bound: u64) -> bool {
+        let written = self.written;
+        let lag = |reader: &Reader| written - reader.read;
+        let keeps_up = self.readers.iter().any(|(_, r)| !r.cut && lag(r) <= bound / 2);
+        if !keeps_up {
+            return false;
+        }
+        let mut any = false;
+        for (_, reader) in &mut self.readers {
+            if !reader.cut && written - reader.read > bound {
+                reader.cut = true;
+                any = true;
+                if let Some(waker) = reader.waker.take() {
+                    waker.wake();
+                }
+            }
+        }
+        any
+    }
+}
+
+/// Frames are joined up to this size for a reader with a backlog: fewer, larger writes for it.
+const READ_SIZE: usize = 16 * 1024;
+
+/// A subscriber's position in a log. Dropping it leaves the flight; the last one to leave cancels it (C1).
+#[derive(Debug)]
+pub struct Cursor {
+    log: Arc<Log>,
+    id: usize,
+}
+
+impl Cursor {
+    /// Wait for the answer's head.
+    pub async fn head(&mut self) -> Arc<Head> {
+        poll_fn(|cx| {
+            let mut state = self.log.lock();
+            if let Some(head) = &state.head {
+                return Poll::Ready(Arc::clone(head));
+            }
+            state.park(self.id, cx);
+            Poll::Pending
+        })
+        .await
+    }
+
+    /// What comes next; advances past it.
+    pub fn poll_step(&mut self, cx: &Context<'_>) -> Poll<Step> {
+        let mut guard = self.log.lock();
+        let state = &mut *guard;
+        let Some(reader) = state.readers.get_mut(self.id) else { return Poll::Ready(Step::Cut) };
+        if reader.cut {
+            return Poll::Ready(Step::Cut);
+        }
+        // `next` is never below `freed`: frames are freed only when every reader that is not cut has passed them.
+        let start = (reader.next - state.freed) as usize;
+        let Some(first) = state.frames.get(start) else {
+            if let Some(end) = state.end {
+                return Poll::Ready(Step::End(end));
+            }
+            state.park(self.id, cx);
+            return Poll::Pending;
+        };
+        let (bytes, count, until) = joined(first, state.frames.range(start + 1..));
+        reader.next += count;
+        reader.read = until;
+        if !state.open {
+            if state.readers.len() == 1 {
+                self.log.free(state);
+            }
+            if let Some(writer) = state.writer.take() {
+                writer.wake();
+            }
+        }
+        Poll::Ready(Step::Frame(bytes))
+    }
+
+    /// What comes next, as a future.
+    pub async fn step(&mut self) -> Step {
+        poll_fn(|cx| self.poll_step(cx)).await
+    }
+}
+
+/// The first frame and those after it, as long as they fit into one write: bytes, number of frames, position after them.
+fn joined<'a>(first: &'a Frame, rest: impl Iterator<Item = &'a Frame> + Clone) -> (Bytes, u64, u64) {
+    let mut size = first.bytes.len();
+    let mut count = 1;
+    for frame in rest.clone() {
+        if size + frame.bytes.len() > READ_SIZE {
+            break;
+        }
+        size += frame.bytes.len();
+        count += 1;
+    }
+    if count == 1 {
+        return (first.bytes.clone(), 1, first.until);
+    }
+    let mut bytes = Vec::with_capacity(size);
+    bytes.extend_from_slice(&first.bytes);
+    let mut until = first.until;
+    for frame in rest.take(count - 1) {
+        bytes.extend_from_slice(&frame.bytes);
+        until = frame.until;
+    }
+    (bytes.into(), count as u64, until)
+}
+
+impl State {
+    fn park(&mut self, id: usize, cx: &Context<'_>) {
+        if let Some(reader) = self.readers.get_mut(id) {
+            match &mut reader.waker {
+                Some(waker) => waker.clone_from(cx.waker()),
+                none => *none = Some(cx.waker().clone()),
+            }
+        }
+    }
+}
+
+impl Drop for Cursor {
+    fn drop(&mut self) {
+        let mut state = self.log.lock();
+        state.readers.remove(self.id);
+        if let Some(writer) = state.writer.take() {
+            writer.wake();
+        }
+        if state.readers.is_empty() && state.end.is_none() {
+            state.open = false;
+            self.log.abandoned.notify_one();
+        }
+    }
+}

@@ -1,0 +1,411 @@
+//! The definition of every setting. The doc comments are the manual: `infergw.example.toml` and `infergw check` print them.
+//!
+//! Every section denies unknown keys; [`crate::config::load`] turns that error into one that names the nearest known key.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+/// The whole configuration.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Config {
+    /// Where clients connect.
+    pub server: Server,
+    /// Limits on what a client may send.
+    pub limits: Limits,
+    /// How long each step of an answer may take.
+    pub timeouts: Timeouts,
+    /// Sharing of generations among identical requests.
+    pub coalesce: Coalesce,
+    /// Keys that clients must present. None: everybody is let in.
+    pub keys: Vec<ApiKey>,
+    /// OpenAI-compatible HTTP backends.
+    pub upstreams: Vec<Upstream>,
+    /// TokenSpeed engine groups.
+    pub engines: Vec<EngineGroup>,
+    /// The reference engine inside this process.
+    pub demo: Demo,
+    /// How text is made from and into tokens on engine backends.
+    pub text: Text,
+    /// Logging.
+    pub log: Log,
+}
+
+/// Where clients connect.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Server {
+    /// The address that clients connect to.
+    pub listen: SocketAddr,
+    /// The address of the admin listener (metrics, flights, engines, control). Off by default: metrics are then on `listen`.
+    pub admin: Option<SocketAddr>,
+    /// After SIGTERM: how long new requests are still taken while `/readyz` already says 503 (R7).
+    #[serde(with = "crate::config::duration")]
+    pub drain_pause: Duration,
+    /// After the pause: how long running streams may take to finish (R7).
+    #[serde(with = "crate::config::duration")]
+    pub drain_limit: Duration,
+}
+
+impl Default for Server {
+    fn default() -> Self {
+        Self {
+            listen: SocketAddr::from(([127, 0, 0, 1], 8080)),
+            admin: None,
+            drain_pause: Duration::from_secs(3),
+            drain_limit: Duration::from_secs(180),
+        }
+    }
+}
+
+/// Limits on what a client may send.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Limits {
+    /// Largest request body (X4). A number of bytes, or text such as "32MiB".
+    #[serde(with = "crate::config::size")]
+    pub max_body: usize,
+    /// Deepest nesting of JSON in a request (X4).
+    pub max_depth: usize,
+    /// Largest SSE event of an upstream (S2).
+    #[serde(with = "crate::config::size")]
+    pub max_event: usize,
+    /// Largest non-streaming answer of an upstream.
+    #[serde(with = "crate::config::size")]
+    pub max_answer: usize,
+    /// Largest head (request line and headers) of a request.
+    #[serde(with = "crate::config::size")]
+    pub max_head: usize,
+    /// Most connections at once; more wait in the kernel's queue.
+    pub max_connections: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            max_body: 32 << 20,
+            max_depth: 256,
+            max_event: 8 << 20,
+            max_answer: 64 << 20,
+            max_head: 64 << 10,
+            max_connections: 20_000,
+        }
+    }
+}
+
+/// How long each step may take. Zero is no limit, except for `request_head`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Timeouts {
+    /// For a client to send its request's head (M4).
+    #[serde(with = "crate::config::duration")]
+    pub request_head: Duration,
+    /// Between two pieces of a request's body.
+    #[serde(with = "crate::config::duration")]
+    pub request_body: Duration,
+    /// To connect to an HTTP upstream.
+    #[serde(with = "crate::config::duration")]
+    pub connect: Duration,
+    /// For an upstream's response head of a streaming request.
+    #[serde(with = "crate::config::duration")]
+    pub head: Duration,
+    /// For the first event of a stream, or the first token of an engine (R8).
+    #[serde(with = "crate::config::duration")]
+    pub first_event: Duration,
+    /// Between two events of a stream.
+    #[serde(with = "crate::config::duration")]
+    pub idle: Duration,
+    /// For the whole answer.
+    #[serde(with = "crate::config::duration")]
+    pub total: Duration,
+    /// A comment is sent each time a stream has been silent this long (S8). Off by default.
+    #[serde(with = "crate::config::duration")]
+    pub keep_alive: Duration,
+}
+
+impl Default for Timeouts {
+    fn default() -> Self {
+        Self {
+            request_head: Duration::from_secs(10),
+            request_body: Duration::from_secs(30),
+            connect: Duration::from_secs(5),
+            head: Duration::from_secs(30),
+            first_event: Duration::from_secs(120),
+            idle: Duration::from_secs(60),
+            total: Duration::from_secs(30 * 60),
+            keep_alive: Duration::ZERO,
+        }
+    }
+}
+
+/// Which requests share a generation (C5).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Sharing {
+    /// All of them.
+    All,
+    /// Only those whose answer is deterministic by contract: temperature 0 or an explicit seed.
+    Deterministic,
+    /// None.
+    Off,
+}
+
+/// Sharing of generations among identical requests.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Coalesce {
+    /// Which streaming requests share.
+    pub stream: Sharing,
+    /// Which non-streaming requests share.
+    pub non_stream: Sharing,
+    /// Bytes of answer after which nobody can join a flight any more, and the most that its log holds from then on.
+    #[serde(with = "crate::config::size")]
+    pub join_window: usize,
+    /// Age after which nobody can join a flight any more.
+    #[serde(with = "crate::config::duration")]
+    pub join_age: Duration,
+    /// Most clients on one flight.
+    pub max_subscribers: usize,
+    /// Most bytes that all logs hold before flights take no joiners.
+    #[serde(with = "crate::config::size")]
+    pub total: usize,
+}
+
+impl Default for Coalesce {
+    fn default() -> Self {
+        Self {
+            stream: Sharing::All,
+            non_stream: Sharing::Deterministic,
+            join_window: 512 << 10,
+            join_age: Duration::from_secs(600),
+            max_subscribers: 4096,
+            total: 512 << 20,
+        }
+    }
+}
+
+/// A key that clients may present.
+#[derive(Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ApiKey {
+    /// The key itself. Never shown.
+    #[serde(skip_serializing)]
+    pub key: String,
+    /// Whose it is: the name in metrics and logs.
+    #[serde(default = "default_tenant")]
+    pub tenant: String,
+}
+
+fn default_tenant() -> String {
+    "default".into()
+}
+
+impl std::fmt::Debug for ApiKey {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ApiKey").field("tenant", &self.tenant).finish_non_exhaustive()
+    }
+}
+
+/// An OpenAI-compatible HTTP backend.
+#[derive(Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Upstream {
+    /// Its address, such as `http://127.0.0.1:8000`.
+    pub url: String,
+    /// The models it serves. Empty: learned from its `/v1/models`; until that is known it takes any model.
+    #[serde(default)]
+    pub models: Vec<String>,
+    /// Its own key, sent instead of the client's (X2). Never shown.
+    #[serde(default, skip_serializing)]
+    pub key: Option<String>,
+}
+
+impl std::fmt::Debug for Upstream {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Upstream").field("url", &self.url).field("models", &self.models).finish_non_exhaustive()
+    }
+}
+
+/// A TokenSpeed engine group: its ranks connect to `handshake`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct EngineGroup {
+    /// The address that the engines dial, such as `tcp://127.0.0.1:30500`. The gateway binds it.
+    pub handshake: String,
+    /// Data-parallel ranks in the group.
+    #[serde(default = "one")]
+    pub ranks: u16,
+    /// The model's name for clients. Default: what the engine reports, else the tokenizer's folder or file name.
+    #[serde(default)]
+    pub model: Option<String>,
+    /// A model directory (tokenizer.json, tokenizer_config.json, ...) or a .gguf file.
+    pub tokenizer: PathBuf,
+}
+
+fn one() -> u16 {
+    1
+}
+
+/// The reference engine inside this process.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Demo {
+    /// Start it. With no backend configured at all it is started too, if the demo model is there.
+    pub enabled: bool,
+    /// The model file. Default: `.demo/smollm2-135m.gguf`.
+    pub model: Option<PathBuf>,
+    /// Threads that compute. Default 1: two threads that share two busy cores are slower than one.
+    pub threads: Option<usize>,
+    /// Simulate the model instead: cost model and script as `infergw engine --simulate` takes them.
+    pub simulate: Option<String>,
+}
+
+/// How text is made from and into tokens on engine backends.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Text {
+    /// Turn control tokens that stand inside user text into plain text (A9). Off: as the reference library does.
+    pub escape_control_tokens: bool,
+}
+
+/// Logging, to standard error.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Log {
+    /// `text` or `json`.
+    pub format: LogFormat,
+    /// What is logged, in the syntax of tracing's EnvFilter, such as `info` or `infergw=debug`.
+    pub filter: String,
+}
+
+/// The form of a log line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LogFormat {
+    /// For people.
+    Text,
+    /// For machines: one JSON object a line.
+    Json,
+}
+
+impl Default for Log {
+    fn default() -> Self {
+        Self { format: LogFormat::Text, filter: "info".into() }
+    }
+}
+
+/// Durations as text: "250ms", "30s", "30m", or "off" for zero.
+pub mod duration {
+    use std::time::Duration;
+
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    /// Write the shortest exact form.
+    ///
+    /// # Errors
+    /// Those of the serializer.
+    pub fn serialize<S: Serializer>(value: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&show(*value))
+    }
+
+    /// Read a duration.
+    ///
+    /// # Errors
+    /// Text that is no duration.
+    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
+        let text = std::borrow::Cow::<'_, str>::deserialize(deserializer)?;
+        parse(&text).map_err(serde::de::Error::custom)
+    }
+
+    /// A duration as people write it.
+    pub fn show(value: Duration) -> String {
+        let millis = value.as_millis();
+        match millis {
+            0 => "off".into(),
+            m if m % 60_000 == 0 => format!("{}m", m / 60_000),
+            m if m % 1000 == 0 => format!("{}s", m / 1000),
+            m => format!("{m}ms"),
+        }
+    }
+
+    /// Read a duration.
+    ///
+    /// # Errors
+    /// A sentence that says what is allowed.
+    pub fn parse(text: &str) -> Result<Duration, String> {
+        let text = text.trim();
+        if text == "off" || text == "0" {
+            return Ok(Duration::ZERO);
+        }
+        let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+        let unit = match text.get(digits.len()..) {
+            Some("ms") => 1,
+            Some("s") => 1000,
+            Some("m") => 60_000,
+            Some("h") => 3_600_000,
+            _ => 0,
+        };
+        match digits.parse::<u64>().ok().and_then(|n| n.checked_mul(unit)) {
+            Some(millis) if unit > 0 => Ok(Duration::from_millis(millis)),
+            _ => Err(format!("'{text}' is no duration: write 250ms, 30s, 5m, 1h or off")),
+        }
+    }
+}
+
+/// Sizes in bytes as a number, or as text: "512KiB", "32MiB", "1GiB".
+pub mod size {
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    /// Write the shortest exact form.
+    ///
+    /// # Errors
+    /// Those of the serializer.
+    pub fn serialize<S: Serializer>(value: &usize, serializer: S) -> Result<S::Ok, S::Error> {
+        for (unit, name) in [(1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")] {
+            if *value > 0 && value.is_multiple_of(unit) {
+                return serializer.serialize_str(&format!("{}{name}", value / unit));
+            }
+        }
+        serializer.serialize_u64(*value as u64)
+    }
+
+    /// Read a size.
+    ///
+    /// # Errors
+    /// Text that is no size.
+    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<usize, D::Error> {
+        #[derive(Deserialize)]
+        #[serde(untagged)]
+        enum Written {
+            Number(u64),
+            Text(String),
+        }
+        match Written::deserialize(deserializer)? {
+            Written::Number(n) => usize::try_from(n).map_err(serde::de::Error::custom),
+            Written::Text(text) => parse(&text).map_err(serde::de::Error::custom),
+        }
+    }
+
+    /// Read a size.
+    ///
+    /// # Errors
+    /// A sentence that says what is allowed.
+    pub fn parse(text: &str) -> Result<usize, String> {
+        let text = text.trim();
+        let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+        let unit: usize = match text.get(digits.len()..) {
+            Some("" | "B") => 1,
+            Some("KiB" | "K" | "k") => 1 << 10,
+            Some("MiB" | "M") => 1 << 20,
+            Some("GiB" | "G") => 1 << 30,
+            _ => 0,
+        };
+        match digits.trim().parse::<usize>().ok().and_then(|n| n.checked_mul(unit)) {
+            Some(bytes) if unit > 0 => Ok(bytes),
+            _ => Err(format!("'{text}' is no size: write a number of bytes, or 512KiB, 32MiB, 1GiB")),
+        }
+    }
+}

@@ -1,0 +1,1 @@
+//! Step 5: which backend serves this model; retry before the first byte.

@@ -1,0 +1,1 @@
+//! Step 7: the HTTP body is a read of the log.

@@ -1,0 +1,123 @@
+//! The words that the steps share. No logic lives here.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::{HeaderMap, StatusCode};
+
+use crate::api::error::ApiError;
+
+/// An endpoint of the OpenAI API that asks for a generation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Endpoint {
+    /// `POST /v1/chat/completions`
+    ChatCompletions,
+    /// `POST /v1/completions`
+    Completions,
+}
+
+impl Endpoint {
+    /// The path as the client and an HTTP upstream know it.
+    pub fn path(self) -> &'static str {
+        match self {
+            Endpoint::ChatCompletions => "/v1/chat/completions",
+            Endpoint::Completions => "/v1/completions",
+        }
+    }
+}
+
+/// Who asks. Made by [`crate::admit`]; two callers with equal `scope` may share a flight.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Caller {
+    /// The tenant's name from the configuration, `"default"` without keys. Safe as a metric label.
+    pub tenant: Arc<str>,
+    /// What separates this caller's flights from another's: never the key itself, a digest of it.
+    pub scope: [u8; 32],
+}
+
+/// One request for a generation, parsed once; everything later steps need to know about it.
+#[derive(Debug, Clone)]
+pub struct Question {
+    /// Which endpoint was called.
+    pub endpoint: Endpoint,
+    /// The `model` field, as sent.
+    pub model: String,
+    /// `stream: true`.
+    pub stream: bool,
+    /// `stream_options.include_usage: true` (S7).
+    pub include_usage: bool,
+    /// The body exactly as the client sent it (A2).
+    pub body: Bytes,
+    /// The client's headers that go to an HTTP upstream: hop-by-hop headers, the gateway key and `x-infergw-*` are gone.
+    pub headers: HeaderMap,
+    /// Who asks.
+    pub caller: Caller,
+    /// The id of this request in logs and in the `x-request-id` header.
+    pub request_id: Arc<str>,
+    /// An explicit data-parallel rank, from the body or the header (X2, R6).
+    pub rank: Option<u16>,
+}
+
+/// Status and headers of an answer: what a subscriber waits for before its own head goes out.
+#[derive(Debug, Clone)]
+pub struct Head {
+    /// The HTTP status.
+    pub status: StatusCode,
+    /// End-to-end headers of the answer. Never a length, never hop-by-hop.
+    pub headers: HeaderMap,
+}
+
+/// How a flight ended, the same for all its subscribers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum End {
+    /// The answer is whole.
+    Done,
+    /// The answer failed; what came before the failure, and the error, stand in the log.
+    Failed(Cause),
+}
+
+/// Why a generation failed. Decides the retry, the breaker and the outcome in metrics; the client sees the [`ApiError`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Cause {
+    /// The request itself is at fault (4xx): never counts against a backend (R1).
+    Refused,
+    /// Back-pressure (429, 503 of a backend): not sickness (R1).
+    Busy,
+    /// No backend could be reached, or none is there.
+    Unreachable,
+    /// The backend answered 5xx or with something that is no answer.
+    Backend,
+    /// The backend broke off in the middle of an answer (S3).
+    Truncated,
+    /// A time limit was reached; never retried (R4).
+    Timeout,
+    /// The gateway gave up the flight: limits on size, or the drain limit.
+    Cut,
+}
+
+/// A failed run of a backend: what the client is told, and why.
+#[derive(Debug, Clone)]
+pub struct Failure {
+    /// What the client sees.
+    pub error: ApiError,
+    /// Why, for the pool and the metrics.
+    pub cause: Cause,
+}
+
+impl Failure {
+    /// A failure with its client-visible error.
+    pub fn new(cause: Cause, error: ApiError) -> Self {
+        Self { error, cause }
+    }
+}
+
+/// Tokens of one answer, as reported or counted.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Prompt tokens.
+    pub prompt_tokens: u64,
+    /// Generated tokens.
+    pub completion_tokens: u64,
+    /// Prompt tokens served from a prefix cache.
+    pub cached_tokens: u64,
+}
