@@ -28,4 +28,30 @@ impl Backend {
             Backend::Engine(backend) => backend.run(question, writer).await,
         }
     }
+
+    /// A snapshot of what this backend can do now.
+    pub fn status(&self) -> BackendStatus {
+        match self {
+            Backend::Http(backend) => backend.status(),
+            Backend::Engine(backend) => backend.status(),
+        }
+    }
 }
+
+/// A snapshot of one backend, for the pool's choice, `/readyz` and `/v1/models`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BackendStatus {
+    /// Whether it can serve a request now.
+    pub ready: bool,
+    /// Why not, as one clause for `/readyz` and the log ("waiting for engine 0 of tcp://127.0.0.1:30500"); empty when ready.
+    pub reason: String,
+    /// The models it serves, by the names clients use. May be known before it is ready.
+    pub models: Vec<String>,
+    /// Requests that run on it for this gateway.
+    pub in_flight: usize,
+}
+
+/// A backend that cannot be started: a fault of the configuration or of the files it names.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct StartError(pub String);

@@ -1,6 +1,8 @@
 //! The engine path: the gateway is the frontend and owns the text. In order: prompt, tokenize, submit, detokenize, stop, events.
 
+use crate::backend::{BackendStatus, StartError};
 use crate::coalesce::flight::FlightWriter;
+use crate::config::{EngineGroup, Text, Timeouts};
 use crate::types::{Failure, Question};
 
 /// One TokenSpeed engine group.
@@ -8,6 +10,20 @@ use crate::types::{Failure, Question};
 pub struct EngineBackend {}
 
 impl EngineBackend {
+    /// Bind the group's handshake address and load its tokenizer. Returns at once: the engines may come later, see
+    /// [`EngineBackend::status`].
+    ///
+    /// # Errors
+    /// A tokenizer that cannot be loaded, or an address that cannot be bound.
+    pub async fn start(_group: &EngineGroup, _text: &Text, _timeouts: &Timeouts) -> Result<Self, StartError> {
+        Ok(Self {})
+    }
+
+    /// A snapshot of this group.
+    pub fn status(&self) -> BackendStatus {
+        BackendStatus { ready: false, reason: "waiting for the engines".into(), models: Vec::new(), in_flight: 0 }
+    }
+
     /// Answer `question` on this group.
     ///
     /// # Errors
