@@ -103,3 +103,6 @@ impl Flights {
         self.total.held()
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -386,3 +386,6 @@ impl Drop for Cursor {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
