@@ -1,0 +1,9 @@
+#!/usr/bin/env bash
+# Runs the Python end-to-end tests on $INFERGW_BIN, by default the debug build; arguments go to pytest.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+if [ -z "${INFERGW_BIN:-}" ]; then
+    target=$(cargo metadata --format-version 1 --no-deps | python3 -c 'import json,sys; print(json.load(sys.stdin)["target_directory"])')
+    export INFERGW_BIN=$target/debug/infergw
+fi
+exec "$INFERGW_VENV/bin/python" -m pytest tests/e2e -p no:cacheprovider "$@"
