@@ -107,9 +107,9 @@ fn may_use(from: &str, path: &str) -> bool {
         // Modules that look in from the side may use the steps; the steps do not know them.
         return step(from).is_none() || to == from || SHARED.contains(&to);
     };
-    let excepted = UPWARD
-        .iter()
-        .any(|(who, what, _)| (*who == "*" || *who == from) && (path == *what || path.starts_with(&format!("{what}::"))));
+    let excepted = UPWARD.iter().any(|(who, what, _)| {
+        (*who == "*" || *who == from) && (path == *what || path.starts_with(&format!("{what}::")))
+    });
     let strangers = (from == "api" && to == "backend") || (from == "backend" && to == "api");
     excepted || (there >= here && !strangers)
 }
@@ -137,7 +137,10 @@ fn a_request_only_goes_down() {
         }
     }
     assert!(edges > 10, "found only {edges} edges: the reader of `crate::` paths is broken");
-    report("a step may use types, observe, config and later steps, never an earlier one (STYLE.md, layering)", &problems);
+    report(
+        "a step may use types, observe, config and later steps, never an earlier one (STYLE.md, layering)",
+        &problems,
+    );
 }
 
 #[test]
@@ -188,7 +191,9 @@ fn long_files_are_listed_with_a_reason() {
     for source in sources() {
         let lines = source.code().count();
         match (lines > LONGEST, listed.contains_key(source.path.as_str())) {
-            (true, false) => problems.push(format!("{} has {lines} lines: split it, or list it with a reason", source.path)),
+            (true, false) => {
+                problems.push(format!("{} has {lines} lines: split it, or list it with a reason", source.path))
+            }
             (false, true) => problems.push(format!("{} has {lines} lines only: take it off the list", source.path)),
             _ => {}
         }
