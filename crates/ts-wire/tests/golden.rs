@@ -107,9 +107,10 @@ fn compare(case: &Json, theirs: &[Bytes], ours: &[Bytes]) {
         assert!(ours.len() > theirs.len(), "{name}: nothing has grown");
         // As bytes: a NaN is not equal to itself.
         assert_eq!(encode_frames(&ours[..theirs.len()].to_vec()), encode_frames(&theirs), "{name}");
+        let theirs_len = theirs.len();
         stated(name, &case["value"], &Value::Array(theirs), &[]);
         // What the frame lacks has its default.
-        for default in &ours[case["value"]["fields"].as_array().unwrap().len() + 1..] {
+        for default in &ours[theirs_len..] {
             let expected = [Value::Array(vec![]), Value::from(0), Value::from(true)];
             assert!(expected.contains(default), "{name}: {default:?}");
         }
