@@ -1,9 +1,26 @@
-//! The engine path: the gateway is the frontend and owns the text. In order: prompt, tokenize, submit, detokenize, stop, events.
+//! The engine path: the gateway is the frontend and owns the text.
+//!
+//! In order: a body becomes a [`request`], its messages a [`prompt`], the prompt tokens ([`tokenize`]); the engine's
+//! tokens become text ([`detokenize`]), cut at [`stop`] strings in a [`choice`], told as [`events`]. [`model`] holds what
+//! all of it needs to know about a model.
 
 use crate::backend::{BackendStatus, StartError};
 use crate::coalesce::flight::FlightWriter;
 use crate::config::{EngineGroup, Text, Timeouts};
 use crate::types::{Failure, Question};
+
+pub mod choice;
+pub mod detokenize;
+pub mod events;
+pub mod gguf;
+pub mod model;
+pub mod prompt;
+pub mod request;
+pub mod stop;
+pub mod tokenize;
+
+#[cfg(test)]
+mod sample_models;
 
 /// One TokenSpeed engine group.
 #[derive(Debug)]

@@ -1,0 +1,254 @@
+//! The answer in the client's dialect: SSE events, or one JSON body.
+//!
+//! There is one stream of events inside (a role, deltas, an end, usage); this file writes it as chat completions or as
+//! completions. Events are written by hand into one buffer per step because this is the streaming path: the parts that do
+//! not change are made once per answer, and text is escaped by `serde_json`. A test holds every event against what
+//! `serde_json` reads.
+
+use std::io::Write as _;
+use std::sync::Arc;
+
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use super::choice::{Delta, Reason, TokenLogprob};
+use super::detokenize::TokenTable;
+use crate::types::{Endpoint, Usage};
+
+/// What log probability stands for minus infinity, which JSON cannot say; as in vLLM.
+const LEAST_LOGPROB: f64 = -9999.0;
+
+/// Writes the events of one streaming answer.
+#[derive(Debug)]
+pub struct Events {
+    endpoint: Endpoint,
+    /// Up to and including `"choices":[`.
+    head: Vec<u8>,
+    include_usage: bool,
+    table: Arc<TokenTable>,
+}
+
+/// What every event and body of one answer carries.
+#[derive(Debug, Clone, Copy)]
+pub struct Identity<'a> {
+    /// The answer's id.
+    pub id: &'a str,
+    /// Seconds since 1970.
+    pub created: u64,
+    /// The model, as the client named it.
+    pub model: &'a str,
+}
+
+impl Events {
+    /// Events for `endpoint`; `table` says what tokens look like in log probabilities.
+    pub fn new(endpoint: Endpoint, identity: Identity<'_>, include_usage: bool, table: Arc<TokenTable>) -> Self {
+        let object = match endpoint {
+            Endpoint::ChatCompletions => "chat.completion.chunk",
+            Endpoint::Completions => "text_completion",
+        };
+        let mut head = Vec::with_capacity(160);
+        head.extend_from_slice(b"data: {\"id\":");
+        string(&mut head, identity.id);
+        head.extend_from_slice(b",\"object\":\"");
+        head.extend_from_slice(object.as_bytes());
+        let _ = write!(head, "\",\"created\":{},\"model\":", identity.created);
+        string(&mut head, identity.model);
+        head.extend_from_slice(b",\"choices\":[");
+        Self { endpoint, head, include_usage, table }
+    }
+
+    /// The first event of a choice: who speaks. Completions have none.
+    pub fn role(&self, out: &mut Vec<u8>, choice: usize) {
+        if self.endpoint == Endpoint::ChatCompletions {
+            out.extend_from_slice(&self.head);
+            let _ = write!(out, "{{\"index\":{choice},");
+            out.extend_from_slice(
+                br#""delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}"#,
+            );
+            self.close(out);
+        }
+    }
+
+    /// New text and log probabilities. `offset` is the text's length in characters before this delta, for completions.
+    pub fn delta(&self, out: &mut Vec<u8>, choice: usize, delta: &Delta, offset: usize) {
+        out.extend_from_slice(&self.head);
+        index(out, choice);
+        match self.endpoint {
+            Endpoint::ChatCompletions => {
+                out.extend_from_slice(b",\"delta\":{\"content\":");
+                string(out, &delta.text);
+                out.push(b'}');
+            }
+            Endpoint::Completions => {
+                out.extend_from_slice(b",\"text\":");
+                string(out, &delta.text);
+            }
+        }
+        out.extend_from_slice(b",\"logprobs\":");
+        if delta.logprobs.is_empty() {
+            out.extend_from_slice(b"null");
+        } else {
+            let value = logprobs(self.endpoint, &delta.logprobs, &self.table, offset);
+            // A `Value` with string keys always serialises.
+            let _ = serde_json::to_writer(&mut *out, &value);
+        }
+        out.extend_from_slice(b",\"finish_reason\":null}");
+        self.close(out);
+    }
+
+    /// The end of a choice.
+    pub fn finish(&self, out: &mut Vec<u8>, choice: usize, reason: Reason) {
+        out.extend_from_slice(&self.head);
+        index(out, choice);
+        out.extend_from_slice(match self.endpoint {
+            Endpoint::ChatCompletions => b",\"delta\":{}",
+            Endpoint::Completions => b",\"text\":\"\"",
+        });
+        let _ = write!(out, ",\"logprobs\":null,\"finish_reason\":\"{}\"}}", reason.as_str());
+        self.close(out);
+    }
+
+    /// The usage event, for clients that asked for it (S7).
+    pub fn usage(&self, out: &mut Vec<u8>, usage: Usage) {
+        if self.include_usage {
+            out.extend_from_slice(&self.head);
+            out.extend_from_slice(b"],\"usage\":");
+            let _ = serde_json::to_writer(&mut *out, &usage_json(usage));
+            out.extend_from_slice(b"}\n\n");
+        }
+    }
+
+    fn close(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(if self.include_usage { b"],\"usage\":null}\n\n" } else { b"]}\n\n" });
+    }
+}
+
+fn index(out: &mut Vec<u8>, choice: usize) {
+    out.extend_from_slice(b"{\"index\":");
+    if choice < 10 {
+        out.push(b'0' + choice as u8);
+    } else {
+        let _ = write!(out, "{choice}");
+    }
+}
+
+fn string(out: &mut Vec<u8>, text: &str) {
+    // A string always serialises, and a vector takes all bytes.
+    let _ = serde_json::to_writer(&mut *out, text);
+}
+
+/// A whole choice, for a body.
+#[derive(Debug, Default)]
+pub struct WholeChoice {
+    /// Its text.
+    pub text: String,
+    /// Its log probabilities, where they were asked for.
+    pub logprobs: Option<Vec<TokenLogprob>>,
+    /// Why it ended.
+    pub reason: Option<Reason>,
+}
+
+/// The body of an answer that is not streamed.
+pub fn body(
+    endpoint: Endpoint,
+    identity: Identity<'_>,
+    choices: &[WholeChoice],
+    usage: Usage,
+    table: &TokenTable,
+) -> Vec<u8> {
+    let choices: Vec<Value> = choices
+        .iter()
+        .enumerate()
+        .map(|(index, choice)| {
+            let reason = choice.reason.map(Reason::as_str);
+            let logprobs = choice.logprobs.as_deref().map(|l| logprobs(endpoint, l, table, 0));
+            match endpoint {
+                Endpoint::ChatCompletions => json!({
+                    "index": index,
+                    "message": {"role": "assistant", "content": choice.text, "refusal": null},
+                    "logprobs": logprobs,
+                    "finish_reason": reason,
+                }),
+                Endpoint::Completions => json!({
+                    "index": index,
+                    "text": choice.text,
+                    "logprobs": logprobs,
+                    "finish_reason": reason,
+                }),
+            }
+        })
+        .collect();
+    let object = match endpoint {
+        Endpoint::ChatCompletions => "chat.completion",
+        Endpoint::Completions => "text_completion",
+    };
+    let body = json!({
+        "id": identity.id,
+        "object": object,
+        "created": identity.created,
+        "model": identity.model,
+        "choices": choices,
+        "usage": usage_json(usage),
+    });
+    body.to_string().into_bytes()
+}
+
+fn usage_json(usage: Usage) -> Value {
+    json!({
+        "prompt_tokens": usage.prompt_tokens,
+        "completion_tokens": usage.completion_tokens,
+        "total_tokens": usage.prompt_tokens + usage.completion_tokens,
+        "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
+    })
+}
+
+fn logprobs(endpoint: Endpoint, tokens: &[TokenLogprob], table: &TokenTable, offset: usize) -> Value {
+    match endpoint {
+        Endpoint::ChatCompletions => chat_logprobs(tokens, table),
+        Endpoint::Completions => completion_logprobs(tokens, table, offset),
+    }
+}
+
+fn chat_logprobs(tokens: &[TokenLogprob], table: &TokenTable) -> Value {
+    #[derive(Serialize)]
+    struct Entry<'a> {
+        token: std::borrow::Cow<'a, str>,
+        logprob: f64,
+        bytes: &'a [u8],
+    }
+    let entry = |id: u32, logprob: f64| {
+        let bytes = table.token_bytes(id);
+        Entry { token: String::from_utf8_lossy(bytes), logprob: logprob.max(LEAST_LOGPROB), bytes }
+    };
+    let content: Vec<Value> = tokens
+        .iter()
+        .map(|token| {
+            let mut value = json!(entry(token.id, token.logprob));
+            value["top_logprobs"] = token.top.iter().map(|&(id, logprob)| json!(entry(id, logprob))).collect();
+            value
+        })
+        .collect();
+    json!({"content": content, "refusal": null})
+}
+
+fn completion_logprobs(tokens: &[TokenLogprob], table: &TokenTable, offset: usize) -> Value {
+    let text = |id: u32| String::from_utf8_lossy(table.token_bytes(id)).into_owned();
+    let mut offsets = Vec::with_capacity(tokens.len());
+    let mut at = offset;
+    for token in tokens {
+        offsets.push(at);
+        at += text(token.id).chars().count();
+    }
+    let top = |token: &TokenLogprob| -> Value {
+        token.top.iter().map(|&(id, logprob)| (text(id), json!(logprob.max(LEAST_LOGPROB)))).collect()
+    };
+    json!({
+        "text_offset": offsets,
+        "token_logprobs": tokens.iter().map(|t| t.logprob.max(LEAST_LOGPROB)).collect::<Vec<_>>(),
+        "tokens": tokens.iter().map(|t| text(t.id)).collect::<Vec<_>>(),
+        "top_logprobs": tokens.iter().map(top).collect::<Vec<_>>(),
+    })
+}
+
+#[cfg(test)]
+mod tests;
