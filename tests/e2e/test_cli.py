@@ -1,0 +1,34 @@
+"""The command line teaches: help, check, the first run without a model."""
+
+import subprocess
+
+from places import BIN
+
+
+def run(*arguments, folder):
+    return subprocess.run([str(BIN), *arguments], cwd=folder, capture_output=True, text=True, timeout=30)
+
+
+def test_help_names_the_settings(tmp_path):
+    shown = run("serve", "--help", folder=tmp_path).stdout
+    for flag in ("--listen", "--upstream", "--engines", "--ranks", "--model", "--tokenizer", "--demo", "--api-key", "--max-body"):
+        assert flag in shown, flag
+
+
+def test_check_prints_the_configuration(tmp_path):
+    result = run("check", folder=tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert "127.0.0.1:8080" in result.stdout
+
+
+def test_check_refuses_an_unknown_key_and_names_the_nearest(tmp_path):
+    (tmp_path / "infergw.toml").write_text('[server]\nlisen = "127.0.0.1:1"\n')
+    result = run("check", folder=tmp_path)
+    assert result.returncode == 2
+    assert "listen" in result.stderr + result.stdout
+
+
+def test_without_any_backend_it_says_how_to_get_one(tmp_path):
+    result = run("serve", "--listen", "127.0.0.1:0", folder=tmp_path)
+    assert result.returncode != 0
+    assert "make demo-model" in result.stderr or "--upstream" in result.stderr, result.stderr
