@@ -1,531 +1,364 @@
-//! Control operations (`engine/io_struct.py`; wire contract, section 5): cache flush, pause, memory release, weight
-//! updates, profiling and the like.
+//! Control operations and their replies: cache flush, pause, weight updates,
+//! memory release, profiling. One reply per engine; replies name neither the
+//! request nor the engine.
 
-use crate::codec::{Dict, StrOrList, Wire, wire_struct};
-use crate::error::{Error, Result};
+use crate::codec::{Dict, StrOrList, Wire};
+use crate::error::Result;
+use crate::layout::{array_struct, wrong_tag};
 use crate::msgpack::{Decoder, Encoder};
 use crate::value::Value;
 
-/// `ProfileReq.kind` that starts the profiler.
+/// [`ProfileReq::kind`] that starts the profiler.
 pub const PROFILE_START: i64 = 1;
-/// `ProfileReq.kind` that stops it.
+/// [`ProfileReq::kind`] that stops it.
 pub const PROFILE_STOP: i64 = 2;
 
-wire_struct! {
-    /// Drop the prefix caches.
-    pub struct FlushCacheReqInput: array("FlushCacheReqInput") {
-        /// The request id; control operations rarely set it.
-        pub rid: Option<StrOrList> = None,
-        /// In-process HTTP worker address; unused across processes.
-        pub http_worker_ipc: Option<String> = None,
-    }
+/// Define tagged structs that begin, as every control struct does, with `rid`
+/// and `http_worker_ipc`. The tag is the struct's name.
+macro_rules! control_structs {
+    ($(
+        $(#[$meta:meta])*
+        $name:ident {
+            $($(#[$field_meta:meta])* $field:ident: $ty:ty $(= $default:expr)?),* $(,)?
+        }
+    )*) => {$(
+        control_structs!(@one stringify!($name), $(#[$meta])* $name {
+            $($(#[$field_meta])* $field: $ty $(= $default)?),*
+        });
+    )*};
+    (@one $tag:expr, $(#[$meta:meta])* $name:ident {
+        $($(#[$field_meta:meta])* $field:ident: $ty:ty $(= $default:expr)?),*
+    }) => {
+        array_struct! {
+            $(#[$meta])*
+            #[derive(Debug, Clone, PartialEq)]
+            pub struct $name tagged $tag {
+                /// Request id; control operations rarely have one.
+                pub rid: Option<StrOrList> = None,
+                /// Unused across processes.
+                pub http_worker_ipc: Option<String> = None,
+                $($(#[$field_meta])* pub $field: $ty $(= $default)?),*
+            }
+        }
+    };
 }
 
-wire_struct! {
-    /// The reply to [`FlushCacheReqInput`].
-    pub struct FlushCacheReqOutput: array("FlushCacheReqOutput") {
-        /// The request id; control operations rarely set it.
-        pub rid: Option<StrOrList> = None,
-        /// In-process HTTP worker address; unused across processes.
-        pub http_worker_ipc: Option<String> = None,
-        /// Whether the caches were dropped.
-        pub success: bool,
-    }
-}
+control_structs! {
+    /// Drop the prefix cache.
+    FlushCacheReqInput {}
 
-wire_struct! {
-    /// Stop scheduling: `abort` aborts what runs, `wait` lets it finish, `keep` freezes it in place.
-    pub struct PauseSchedulerReqInput: array("PauseSchedulerReqInput") {
-        /// The request id; control operations rarely set it.
-        pub rid: Option<StrOrList> = None,
-        /// In-process HTTP worker address; unused across processes.
-        pub http_worker_ipc: Option<String> = None,
-        /// `abort`, `wait` or `keep`.
-        pub mode: String = "abort".to_owned(),
+    /// Reply to [`FlushCacheReqInput`].
+    FlushCacheReqOutput {
+        /// The cache was dropped.
+        success: bool,
     }
-}
 
-wire_struct! {
-    /// The reply to [`PauseSchedulerReqInput`].
-    pub struct PauseSchedulerReqOutput: array("PauseSchedulerReqOutput") {
-        /// The request id; control operations rarely set it.
-        pub rid: Option<StrOrList> = None,
-        /// In-process HTTP worker address; unused across processes.
-        pub http_worker_ipc: Option<String> = None,
-        /// Whether the engine paused.
-        pub success: bool,
-        /// Why not, if it did not.
-        pub message: String = String::new(),
+    /// Stop scheduling.
+    PauseSchedulerReqInput {
+        /// `abort` ends what runs, `wait` lets it finish, `keep` freezes it.
+        mode: String = "abort".to_owned(),
     }
-}
 
-wire_struct! {
-    /// Resume scheduling after a pause.
-    pub struct ResumeSchedulerReqInput: array("ResumeSchedulerReqInput") {
-        /// The request id; control operations rarely set it.
-        pub rid: Option<StrOrList> = None,
-        /// In-process HTTP worker address; unused across processes.
-        pub http_worker_ipc: Option<String> = None,
+    /// Reply to [`PauseSchedulerReqInput`], once the pause holds.
+    PauseSchedulerReqOutput {
+        /// The engine is paused.
+        success: bool,
+        /// Why it is not.
+        message: String = String::new(),
     }
-}
 
-wire_struct! {
-    /// The reply to [`ResumeSchedulerReqInput`].
-    pub struct ResumeSchedulerReqOutput: array("ResumeSchedulerReqOutput") {
-        /// The request id; control operations rarely set it.
-        pub rid: Option<StrOrList> = None,
-        /// In-process HTTP worker address; unused across processes.
-        pub http_worker_ipc: Option<String> = None,
-        /// Whether the engine resumed.
-        pub success: bool,
-        /// Why not, if it did not.
-        pub message: String = String::new(),
+    /// Schedule again after a pause.
+    ResumeSchedulerReqInput {}
+
+    /// Reply to [`ResumeSchedulerReqInput`].
+    ResumeSchedulerReqOutput {
+        /// The engine runs.
+        success: bool,
+        /// Why it does not.
+        message: String = String::new(),
     }
-}
 
-wire_struct! {
-    /// Ask whether scheduling is paused.
-    pub struct IsSchedulerPausedReqInput: array("IsSchedulerPausedReqInput") {
-        /// The request id; control operations rarely set it.
-        pub rid: Option<StrOrList> = None,
-        /// In-process HTTP worker address; unused across processes.
-        pub http_worker_ipc: Option<String> = None,
+    /// Ask whether the scheduler is paused.
+    IsSchedulerPausedReqInput {}
+
+    /// Reply to [`IsSchedulerPausedReqInput`].
+    IsSchedulerPausedReqOutput {
+        /// It is.
+        is_paused: bool,
     }
-}
 
-wire_struct! {
-    /// The reply to [`IsSchedulerPausedReqInput`].
-    pub struct IsSchedulerPausedReqOutput: array("IsSchedulerPausedReqOutput") {
-        /// The request id; control operations rarely set it.
-        pub rid: Option<StrOrList> = None,
-        /// In-process HTTP worker address; unused across processes.
-        pub http_worker_ipc: Option<String> = None,
-        /// Whether it is paused.
-        pub is_paused: bool,
-    }
-}
-
-wire_struct! {
-    /// Load new weights from a checkpoint on disk.
-    pub struct UpdateWeightFromDiskReqInput: array("UpdateWeightFromDiskReqInput") {
-        /// The request id; control operations rarely set it.
-        pub rid: Option<StrOrList> = None,
-        /// In-process HTTP worker address; unused across processes.
-        pub http_worker_ipc: Option<String> = None,
+    /// Load weights from a checkpoint on the engine's disk.
+    UpdateWeightFromDiskReqInput {
         /// The checkpoint.
-        pub model_path: String,
+        model_path: String,
         /// Its format.
-        pub load_format: Option<String> = None,
-        /// The weight version after a successful load.
-        pub weight_version: Option<String> = None,
-        /// Drop the cached KV first: it was computed under the old weights.
-        pub flush_cache: bool = true,
+        load_format: Option<String> = None,
+        /// The weights' version from then on.
+        weight_version: Option<String> = None,
+        /// Drop the KV of the old weights first.
+        flush_cache: bool = true,
     }
-}
 
-wire_struct! {
-    /// The reply to [`UpdateWeightFromDiskReqInput`].
-    pub struct UpdateWeightFromDiskReqOutput: array("UpdateWeightFromDiskReqOutput") {
-        /// The request id; control operations rarely set it.
-        pub rid: Option<StrOrList> = None,
-        /// In-process HTTP worker address; unused across processes.
-        pub http_worker_ipc: Option<String> = None,
-        /// Whether the weights were loaded.
-        pub success: bool,
-        /// Details.
-        pub message: String,
-        /// Requests that were paused during the load.
-        pub num_paused_requests: Option<i64> = Some(0),
+    /// Reply to [`UpdateWeightFromDiskReqInput`].
+    UpdateWeightFromDiskReqOutput {
+        /// The weights were loaded.
+        success: bool,
+        /// Detail.
+        message: String,
+        /// Requests that were paused meanwhile.
+        num_paused_requests: Option<i64> = Some(0),
     }
-}
 
-wire_struct! {
-    /// Receive new weights from the trainer's NCCL group.
-    pub struct UpdateWeightsFromDistributedReqInput: array("UpdateWeightsFromDistributedReqInput") {
-        /// The request id; control operations rarely set it.
-        pub rid: Option<StrOrList> = None,
-        /// In-process HTTP worker address; unused across processes.
-        pub http_worker_ipc: Option<String> = None,
-        /// Parameter names, in broadcast order.
-        pub names: Vec<String>,
+    /// Take weights from the trainer's group.
+    UpdateWeightsFromDistributedReqInput {
+        /// The parameters, in broadcast order.
+        names: Vec<String>,
         /// Their dtypes.
-        pub dtype_names: Vec<String>,
+        dtype_names: Vec<String>,
         /// Their shapes.
-        pub shapes: Vec<Vec<i64>>,
-        /// The weight-update group.
-        pub group_name: String = "weight_update_group".to_owned(),
-        /// Drop the cached KV first.
-        pub flush_cache: bool = true,
-        /// The weight version afterwards; `None` keeps the current one.
-        pub weight_version: Option<String>,
+        shapes: Vec<Vec<i64>>,
+        /// The group.
+        group_name: String = "weight_update_group".to_owned(),
+        /// Drop the KV of the old weights first.
+        flush_cache: bool = true,
+        /// The weights' version from then on; `None` keeps it.
+        weight_version: Option<String>,
     }
-}
 
-wire_struct! {
-    /// The reply to [`UpdateWeightsFromDistributedReqInput`].
-    pub struct UpdateWeightsFromDistributedReqOutput: array("UpdateWeightsFromDistributedReqOutput") {
-        /// The request id; control operations rarely set it.
-        pub rid: Option<StrOrList> = None,
-        /// In-process HTTP worker address; unused across processes.
-        pub http_worker_ipc: Option<String> = None,
-        /// Whether it was done.
-        pub success: bool,
-        /// Details.
-        pub message: String,
+    /// Reply to [`UpdateWeightsFromDistributedReqInput`].
+    UpdateWeightsFromDistributedReqOutput {
+        /// The weights were received.
+        success: bool,
+        /// Detail.
+        message: String,
     }
-}
 
-wire_struct! {
-    /// Load weights from serialized tensors; the engines refuse it.
-    pub struct UpdateWeightsFromTensorReqInput: array("UpdateWeightsFromTensorReqInput") {
-        /// The request id; control operations rarely set it.
-        pub rid: Option<StrOrList> = None,
-        /// In-process HTTP worker address; unused across processes.
-        pub http_worker_ipc: Option<String> = None,
-        /// One serialized tensor dict per world rank.
-        pub serialized_named_tensors: Vec<Value>,
+    /// Load weights from serialized tensors; engines refuse it.
+    UpdateWeightsFromTensorReqInput {
+        /// The tensors of each rank.
+        serialized_named_tensors: Vec<Value>,
         /// Their format.
-        pub load_format: Option<String>,
-        /// Drop the cached KV first.
-        pub flush_cache: bool,
-        /// The weight version afterwards.
-        pub weight_version: Option<String> = None,
+        load_format: Option<String>,
+        /// Drop the KV of the old weights first.
+        flush_cache: bool,
+        /// The weights' version from then on.
+        weight_version: Option<String> = None,
     }
-}
 
-wire_struct! {
-    /// The reply to [`UpdateWeightsFromTensorReqInput`].
-    pub struct UpdateWeightsFromTensorReqOutput: array("UpdateWeightsFromTensorReqOutput") {
-        /// The request id; control operations rarely set it.
-        pub rid: Option<StrOrList> = None,
-        /// In-process HTTP worker address; unused across processes.
-        pub http_worker_ipc: Option<String> = None,
-        /// Whether it was done.
-        pub success: bool,
-        /// Details.
-        pub message: String,
+    /// Reply to [`UpdateWeightsFromTensorReqInput`].
+    UpdateWeightsFromTensorReqOutput {
+        /// The weights were loaded.
+        success: bool,
+        /// Detail.
+        message: String,
     }
-}
 
-wire_struct! {
-    /// Join the trainer's weight-update group.
-    pub struct InitWeightsUpdateGroupReqInput: array("InitWeightsUpdateGroupReqInput") {
-        /// The request id; control operations rarely set it.
-        pub rid: Option<StrOrList> = None,
-        /// In-process HTTP worker address; unused across processes.
-        pub http_worker_ipc: Option<String> = None,
-        /// The group's rendezvous host.
-        pub master_address: String,
+    /// Join the trainer's group.
+    InitWeightsUpdateGroupReqInput {
+        /// The host where the group meets.
+        master_address: String,
         /// Its port.
-        pub master_port: i64,
+        master_port: i64,
         /// This engine's first rank in the group.
-        pub rank_offset: i64,
-        /// The group's size.
-        pub world_size: i64,
-        /// The group's name.
-        pub group_name: String = "weight_update_group".to_owned(),
+        rank_offset: i64,
+        /// Ranks in the group.
+        world_size: i64,
+        /// The group.
+        group_name: String = "weight_update_group".to_owned(),
         /// Its backend.
-        pub backend: String = "nccl".to_owned(),
+        backend: String = "nccl".to_owned(),
     }
-}
 
-wire_struct! {
-    /// The reply to [`InitWeightsUpdateGroupReqInput`].
-    pub struct InitWeightsUpdateGroupReqOutput: array("InitWeightsUpdateGroupReqOutput") {
-        /// The request id; control operations rarely set it.
-        pub rid: Option<StrOrList> = None,
-        /// In-process HTTP worker address; unused across processes.
-        pub http_worker_ipc: Option<String> = None,
-        /// Whether it was done.
-        pub success: bool,
-        /// Details.
-        pub message: String,
+    /// Reply to [`InitWeightsUpdateGroupReqInput`].
+    InitWeightsUpdateGroupReqOutput {
+        /// The engine joined.
+        success: bool,
+        /// Detail.
+        message: String,
     }
-}
 
-wire_struct! {
-    /// Leave a weight-update group.
-    pub struct DestroyWeightsUpdateGroupReqInput: array("DestroyWeightsUpdateGroupReqInput") {
-        /// The request id; control operations rarely set it.
-        pub rid: Option<StrOrList> = None,
-        /// In-process HTTP worker address; unused across processes.
-        pub http_worker_ipc: Option<String> = None,
-        /// The group's name.
-        pub group_name: String = "weight_update_group".to_owned(),
+    /// Leave the trainer's group.
+    DestroyWeightsUpdateGroupReqInput {
+        /// The group.
+        group_name: String = "weight_update_group".to_owned(),
     }
-}
 
-wire_struct! {
-    /// The reply to [`DestroyWeightsUpdateGroupReqInput`].
-    pub struct DestroyWeightsUpdateGroupReqOutput: array("DestroyWeightsUpdateGroupReqOutput") {
-        /// The request id; control operations rarely set it.
-        pub rid: Option<StrOrList> = None,
-        /// In-process HTTP worker address; unused across processes.
-        pub http_worker_ipc: Option<String> = None,
-        /// Whether it was done.
-        pub success: bool,
-        /// Details.
-        pub message: String,
+    /// Reply to [`DestroyWeightsUpdateGroupReqInput`].
+    DestroyWeightsUpdateGroupReqOutput {
+        /// The engine left.
+        success: bool,
+        /// Detail.
+        message: String,
     }
-}
 
-wire_struct! {
-    /// Load one committed version from a Mooncake weight store.
-    pub struct UpdateWeightsFromMooncakeReqInput: array("UpdateWeightsFromMooncakeReqInput") {
-        /// The request id; control operations rarely set it.
-        pub rid: Option<StrOrList> = None,
-        /// In-process HTTP worker address; unused across processes.
-        pub http_worker_ipc: Option<String> = None,
+    /// Load a version from a Mooncake weight store.
+    UpdateWeightsFromMooncakeReqInput {
         /// The version.
-        pub version: i64,
-        /// Drop the cached KV first.
-        pub flush_cache: bool,
-        /// The weight version afterwards; `None` for the version's default.
-        pub weight_version: Option<String>,
+        version: i64,
+        /// Drop the KV of the old weights first.
+        flush_cache: bool,
+        /// The weights' version from then on; `None` is the store's.
+        weight_version: Option<String>,
     }
-}
 
-wire_struct! {
-    /// The reply to [`UpdateWeightsFromMooncakeReqInput`].
-    pub struct UpdateWeightsFromMooncakeReqOutput: array("UpdateWeightsFromMooncakeReqOutput") {
-        /// The request id; control operations rarely set it.
-        pub rid: Option<StrOrList> = None,
-        /// In-process HTTP worker address; unused across processes.
-        pub http_worker_ipc: Option<String> = None,
-        /// Whether it was done.
-        pub success: bool,
-        /// Details.
-        pub message: String,
+    /// Reply to [`UpdateWeightsFromMooncakeReqInput`].
+    UpdateWeightsFromMooncakeReqOutput {
+        /// The weights were loaded.
+        success: bool,
+        /// Detail.
+        message: String,
     }
-}
 
-wire_struct! {
-    /// Start one online expert rebalance now.
-    pub struct RebalanceExpertsReqInput: array("RebalanceExpertsReqInput") {
-        /// The request id; control operations rarely set it.
-        pub rid: Option<StrOrList> = None,
-        /// In-process HTTP worker address; unused across processes.
-        pub http_worker_ipc: Option<String> = None,
+    /// Rebalance experts now.
+    RebalanceExpertsReqInput {}
+
+    /// Reply to [`RebalanceExpertsReqInput`].
+    RebalanceExpertsReqOutput {
+        /// The rebalance started.
+        success: bool,
+        /// Detail.
+        message: String,
     }
-}
 
-wire_struct! {
-    /// The reply to [`RebalanceExpertsReqInput`].
-    pub struct RebalanceExpertsReqOutput: array("RebalanceExpertsReqOutput") {
-        /// The request id; control operations rarely set it.
-        pub rid: Option<StrOrList> = None,
-        /// In-process HTTP worker address; unused across processes.
-        pub http_worker_ipc: Option<String> = None,
-        /// Whether it was done.
-        pub success: bool,
-        /// Details.
-        pub message: String,
+    /// Release device memory.
+    ReleaseMemoryOccupationReqInput {
+        /// `weights`, `kv_cache`; `None` is all.
+        tags: Option<Vec<String>> = None,
     }
-}
 
-wire_struct! {
-    /// Release GPU memory: `weights`, `kv_cache`; all of it when `None`.
-    pub struct ReleaseMemoryOccupationReqInput: array("ReleaseMemoryOccupationReqInput") {
-        /// The request id; control operations rarely set it.
-        pub rid: Option<StrOrList> = None,
-        /// In-process HTTP worker address; unused across processes.
-        pub http_worker_ipc: Option<String> = None,
-        /// The regions.
-        pub tags: Option<Vec<String>> = None,
+    /// Reply to [`ReleaseMemoryOccupationReqInput`].
+    ReleaseMemoryOccupationReqOutput {
+        /// The memory was released.
+        success: bool = true,
+        /// Detail.
+        message: String = String::new(),
     }
-}
 
-wire_struct! {
-    /// The reply to [`ReleaseMemoryOccupationReqInput`].
-    pub struct ReleaseMemoryOccupationReqOutput: array("ReleaseMemoryOccupationReqOutput") {
-        /// The request id; control operations rarely set it.
-        pub rid: Option<StrOrList> = None,
-        /// In-process HTTP worker address; unused across processes.
-        pub http_worker_ipc: Option<String> = None,
-        /// Whether the memory was released.
-        pub success: bool = true,
-        /// Details.
-        pub message: String = String::new(),
+    /// Take released device memory back.
+    ResumeMemoryOccupationReqInput {
+        /// `weights`, `kv_cache`; `None` is all that was released.
+        tags: Option<Vec<String>> = None,
     }
-}
 
-wire_struct! {
-    /// Take released GPU memory back; all released regions when `None`.
-    pub struct ResumeMemoryOccupationReqInput: array("ResumeMemoryOccupationReqInput") {
-        /// The request id; control operations rarely set it.
-        pub rid: Option<StrOrList> = None,
-        /// In-process HTTP worker address; unused across processes.
-        pub http_worker_ipc: Option<String> = None,
-        /// The regions.
-        pub tags: Option<Vec<String>> = None,
+    /// Reply to [`ResumeMemoryOccupationReqInput`].
+    ResumeMemoryOccupationReqOutput {
+        /// The memory was taken back.
+        success: bool = true,
+        /// Detail.
+        message: String = String::new(),
     }
-}
 
-wire_struct! {
-    /// The reply to [`ResumeMemoryOccupationReqInput`].
-    pub struct ResumeMemoryOccupationReqOutput: array("ResumeMemoryOccupationReqOutput") {
-        /// The request id; control operations rarely set it.
-        pub rid: Option<StrOrList> = None,
-        /// In-process HTTP worker address; unused across processes.
-        pub http_worker_ipc: Option<String> = None,
-        /// Whether the memory was taken back.
-        pub success: bool = true,
-        /// Details.
-        pub message: String = String::new(),
+    /// Ask whether memory is released.
+    IsSleepingReqInput {}
+
+    /// Reply to [`IsSleepingReqInput`].
+    IsSleepingReqOutput {
+        /// It is.
+        is_sleeping: bool,
     }
-}
 
-wire_struct! {
-    /// Ask whether the engine released its memory.
-    pub struct IsSleepingReqInput: array("IsSleepingReqInput") {
-        /// The request id; control operations rarely set it.
-        pub rid: Option<StrOrList> = None,
-        /// In-process HTTP worker address; unused across processes.
-        pub http_worker_ipc: Option<String> = None,
-    }
-}
-
-wire_struct! {
-    /// The reply to [`IsSleepingReqInput`].
-    pub struct IsSleepingReqOutput: array("IsSleepingReqOutput") {
-        /// The request id; control operations rarely set it.
-        pub rid: Option<StrOrList> = None,
-        /// In-process HTTP worker address; unused across processes.
-        pub http_worker_ipc: Option<String> = None,
-        /// Whether it did.
-        pub is_sleeping: bool,
-    }
-}
-
-wire_struct! {
     /// Ask for the engine's internal state.
-    pub struct GetInternalStateReq: array("GetInternalStateReq") {
-        /// The request id; control operations rarely set it.
-        pub rid: Option<StrOrList> = None,
-        /// In-process HTTP worker address; unused across processes.
-        pub http_worker_ipc: Option<String> = None,
-    }
-}
+    GetInternalStateReq {}
 
-wire_struct! {
-    /// The reply to [`GetInternalStateReq`].
-    pub struct GetInternalStateReqOutput: array("GetInternalStateReqOutput") {
-        /// The request id; control operations rarely set it.
-        pub rid: Option<StrOrList> = None,
-        /// In-process HTTP worker address; unused across processes.
-        pub http_worker_ipc: Option<String> = None,
-        /// The state; real engines answer an empty map.
-        pub internal_state: Dict<Value, Value>,
+    /// Reply to [`GetInternalStateReq`].
+    GetInternalStateReqOutput {
+        /// The state; real engines answer with an empty one.
+        internal_state: Dict<Value, Value>,
     }
-}
 
-wire_struct! {
-    /// Change server arguments at run time.
-    pub struct SetInternalStateReq: array("SetInternalStateReq") {
-        /// The request id; control operations rarely set it.
-        pub rid: Option<StrOrList> = None,
-        /// In-process HTTP worker address; unused across processes.
-        pub http_worker_ipc: Option<String> = None,
-        /// The arguments to change.
-        pub server_args: Dict<Value, Value>,
+    /// Change arguments of the running engine.
+    SetInternalStateReq {
+        /// The arguments.
+        server_args: Dict<Value, Value>,
     }
-}
 
-wire_struct! {
-    /// The reply to [`SetInternalStateReq`].
-    pub struct SetInternalStateReqOutput: array("SetInternalStateReqOutput") {
-        /// The request id; control operations rarely set it.
-        pub rid: Option<StrOrList> = None,
-        /// In-process HTTP worker address; unused across processes.
-        pub http_worker_ipc: Option<String> = None,
-        /// Whether anything changed.
-        pub updated: bool,
+    /// Reply to [`SetInternalStateReq`].
+    SetInternalStateReqOutput {
+        /// Something changed.
+        updated: bool,
         /// The arguments now.
-        pub server_args: Dict<Value, Value>,
+        server_args: Dict<Value, Value>,
     }
-}
 
-wire_struct! {
-    /// Start (`kind` 1) or stop (`kind` 2) the profiler.
-    pub struct ProfileReq: array("ProfileReq") {
-        /// The request id; control operations rarely set it.
-        pub rid: Option<StrOrList> = None,
-        /// In-process HTTP worker address; unused across processes.
-        pub http_worker_ipc: Option<String> = None,
-        /// [`PROFILE_START`] or [`PROFILE_STOP`]; Python calls it `type`.
-        pub kind: i64,
+    /// Start or stop the profiler.
+    ProfileReq {
+        /// [`PROFILE_START`] or [`PROFILE_STOP`].
+        kind: i64,
         /// Where traces go.
-        pub output_dir: Option<String> = None,
+        output_dir: Option<String> = None,
         /// The forward step to start at.
-        pub start_step: Option<i64> = None,
-        /// Steps to profile before stopping.
-        pub num_steps: Option<i64> = None,
-        /// What to record: `CPU`, `GPU`, `MEM`, and so on.
-        pub activities: Option<Vec<String>> = None,
-        /// One trace per stage (prefill, decode).
-        pub profile_by_stage: bool = false,
+        start_step: Option<i64> = None,
+        /// Steps to record.
+        num_steps: Option<i64> = None,
+        /// What to record: `CPU`, `GPU`, `MEM`.
+        activities: Option<Vec<String>> = None,
+        /// A trace each for prefill and decode.
+        profile_by_stage: bool = false,
         /// Record Python stacks.
-        pub with_stack: Option<bool> = None,
-        /// Record tensor shapes.
-        pub record_shapes: Option<bool> = None,
+        with_stack: Option<bool> = None,
+        /// Record the shapes of tensors.
+        record_shapes: Option<bool> = None,
         /// Names the trace files.
-        pub profile_id: Option<String> = None,
+        profile_id: Option<String> = None,
+    }
+
+    /// Reply to [`ProfileReq`].
+    ProfileReqOutput {
+        /// The profiler changed state.
+        success: bool,
+        /// Detail.
+        message: String,
     }
 }
 
-wire_struct! {
-    /// The reply to [`ProfileReq`].
-    pub struct ProfileReqOutput: array("ProfileReqOutput") {
-        /// The request id; control operations rarely set it.
-        pub rid: Option<StrOrList> = None,
-        /// In-process HTTP worker address; unused across processes.
-        pub http_worker_ipc: Option<String> = None,
-        /// Whether it was done.
-        pub success: bool,
-        /// Details.
-        pub message: String,
-    }
-}
-
-/// Declares a union of tagged structs, told apart by their tags.
-macro_rules! wire_union {
-    ($(#[$meta:meta])* pub enum $name:ident { $( $variant:ident($type:ident), )* }) => {
+/// Define an enum over tagged structs; a variant's tag is its struct's name.
+macro_rules! tagged_enum {
+    (
+        $(#[$meta:meta])*
+        pub enum $name:ident ($expected:literal) {
+            $($variant:ident($ty:ident)),* $(,)?
+        }
+    ) => {
         $(#[$meta])*
         #[derive(Debug, Clone, PartialEq)]
         pub enum $name {
-            $( #[doc = concat!("See [`", stringify!($type), "`].")] $variant($type), )*
+            $(#[doc = concat!("See [`", stringify!($ty), "`].")] $variant($ty)),*
         }
 
         impl $name {
-            /// The variant's wire tag (its Python class name).
+            /// The variant's tag on the wire: the Python class's name.
             pub fn tag(&self) -> &'static str {
-                match self { $( $name::$variant(_) => stringify!($type), )* }
+                match self {
+                    $(Self::$variant(_) => stringify!($ty)),*
+                }
             }
 
             /// Whether `tag` names a variant.
             pub fn knows(tag: &str) -> bool {
-                matches!(tag, $( stringify!($type) )|*)
+                matches!(tag, $(stringify!($ty))|*)
             }
         }
 
         impl Wire for $name {
             fn encode(&self, encoder: &mut Encoder) {
-                match self { $( $name::$variant(inner) => inner.encode(encoder), )* }
+                match self {
+                    $(Self::$variant(inner) => inner.encode(encoder)),*
+                }
             }
 
             fn decode(decoder: &mut Decoder<'_>) -> Result<Self> {
                 match decoder.peek_tag()? {
-                    $( stringify!($type) => Wire::decode(decoder).map($name::$variant), )*
-                    found => Err(Error::Tag { expected: stringify!($name), found: found.chars().take(80).collect() }),
+                    $(stringify!($ty) => <$ty>::decode(decoder).map(Self::$variant),)*
+                    other => Err(wrong_tag($expected, other)),
                 }
             }
         }
     };
 }
 
-wire_union! {
+tagged_enum! {
     /// A control operation, the payload of a CONTROL message.
-    pub enum ControlRequest {
+    pub enum ControlRequest ("a control request") {
         FlushCache(FlushCacheReqInput),
         PauseScheduler(PauseSchedulerReqInput),
         ResumeScheduler(ResumeSchedulerReqInput),
@@ -546,9 +379,9 @@ wire_union! {
     }
 }
 
-wire_union! {
+tagged_enum! {
     /// A control operation's reply.
-    pub enum ControlOutput {
+    pub enum ControlOutput ("a control reply") {
         FlushCache(FlushCacheReqOutput),
         PauseScheduler(PauseSchedulerReqOutput),
         ResumeScheduler(ResumeSchedulerReqOutput),
@@ -573,23 +406,23 @@ impl ControlRequest {
     /// The tag of the reply this operation gets.
     pub fn reply_tag(&self) -> &'static str {
         match self {
-            ControlRequest::FlushCache(_) => "FlushCacheReqOutput",
-            ControlRequest::PauseScheduler(_) => "PauseSchedulerReqOutput",
-            ControlRequest::ResumeScheduler(_) => "ResumeSchedulerReqOutput",
-            ControlRequest::IsSchedulerPaused(_) => "IsSchedulerPausedReqOutput",
-            ControlRequest::UpdateWeightFromDisk(_) => "UpdateWeightFromDiskReqOutput",
-            ControlRequest::UpdateWeightsFromDistributed(_) => "UpdateWeightsFromDistributedReqOutput",
-            ControlRequest::UpdateWeightsFromTensor(_) => "UpdateWeightsFromTensorReqOutput",
-            ControlRequest::InitWeightsUpdateGroup(_) => "InitWeightsUpdateGroupReqOutput",
-            ControlRequest::DestroyWeightsUpdateGroup(_) => "DestroyWeightsUpdateGroupReqOutput",
-            ControlRequest::UpdateWeightsFromMooncake(_) => "UpdateWeightsFromMooncakeReqOutput",
-            ControlRequest::RebalanceExperts(_) => "RebalanceExpertsReqOutput",
-            ControlRequest::ReleaseMemoryOccupation(_) => "ReleaseMemoryOccupationReqOutput",
-            ControlRequest::ResumeMemoryOccupation(_) => "ResumeMemoryOccupationReqOutput",
-            ControlRequest::IsSleeping(_) => "IsSleepingReqOutput",
-            ControlRequest::GetInternalState(_) => "GetInternalStateReqOutput",
-            ControlRequest::SetInternalState(_) => "SetInternalStateReqOutput",
-            ControlRequest::Profile(_) => "ProfileReqOutput",
+            Self::FlushCache(_) => "FlushCacheReqOutput",
+            Self::PauseScheduler(_) => "PauseSchedulerReqOutput",
+            Self::ResumeScheduler(_) => "ResumeSchedulerReqOutput",
+            Self::IsSchedulerPaused(_) => "IsSchedulerPausedReqOutput",
+            Self::UpdateWeightFromDisk(_) => "UpdateWeightFromDiskReqOutput",
+            Self::UpdateWeightsFromDistributed(_) => "UpdateWeightsFromDistributedReqOutput",
+            Self::UpdateWeightsFromTensor(_) => "UpdateWeightsFromTensorReqOutput",
+            Self::InitWeightsUpdateGroup(_) => "InitWeightsUpdateGroupReqOutput",
+            Self::DestroyWeightsUpdateGroup(_) => "DestroyWeightsUpdateGroupReqOutput",
+            Self::UpdateWeightsFromMooncake(_) => "UpdateWeightsFromMooncakeReqOutput",
+            Self::RebalanceExperts(_) => "RebalanceExpertsReqOutput",
+            Self::ReleaseMemoryOccupation(_) => "ReleaseMemoryOccupationReqOutput",
+            Self::ResumeMemoryOccupation(_) => "ResumeMemoryOccupationReqOutput",
+            Self::IsSleeping(_) => "IsSleepingReqOutput",
+            Self::GetInternalState(_) => "GetInternalStateReqOutput",
+            Self::SetInternalState(_) => "SetInternalStateReqOutput",
+            Self::Profile(_) => "ProfileReqOutput",
         }
     }
 }

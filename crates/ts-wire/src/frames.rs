@@ -1,4 +1,4 @@
-//! ZMQ message framing on the frontend–engine sockets (wire contract, sections 4 and 6).
+//! Messages as the frames of the input and the output socket.
 
 use bytes::Bytes;
 
@@ -15,15 +15,18 @@ pub const REQ_TYPE_ADD: u8 = 0;
 pub const REQ_TYPE_ABORT: u8 = 1;
 /// Type byte of a CONTROL message.
 pub const REQ_TYPE_CONTROL: u8 = 2;
-/// The frame an engine sends on its output socket when it shuts down in order. It names no engine.
+
+/// The frame an engine sends on its output socket when it shuts down. It is
+/// ASCII, not msgpack, and names no engine.
 pub const ENGINE_CORE_DEAD: &[u8] = b"ENGINE_CORE_DEAD";
 
-/// The ZMQ routing identity of engine `engine_index`: its index as two little-endian bytes.
+/// The ZMQ routing identity of engine `engine_index`: its index as two
+/// little-endian bytes.
 pub fn engine_identity(engine_index: u16) -> [u8; 2] {
     engine_index.to_le_bytes()
 }
 
-/// A message on the engine's input socket.
+/// A message on the engine's input socket: `[type byte, payload, aux...]`.
 #[derive(Debug, Clone, PartialEq)]
 pub enum EngineRequest {
     /// Start a request.
@@ -34,46 +37,7 @@ pub enum EngineRequest {
     Control(Box<ControlRequest>),
 }
 
-impl EngineRequest {
-    /// The message's frames: the type byte, the payload, its tensors.
-    pub fn to_frames(&self) -> Vec<Bytes> {
-        match self {
-            EngineRequest::Add(request) => framed(REQ_TYPE_ADD, request.as_ref()),
-            EngineRequest::Abort(rids) => framed(REQ_TYPE_ABORT, rids),
-            EngineRequest::Control(request) => framed(REQ_TYPE_CONTROL, request.as_ref()),
-        }
-    }
-
-    /// Decode a message from its frames.
-    ///
-    /// # Errors
-    /// The type frame is not one byte that names a type, or the payload is not of that type.
-    pub fn from_frames(frames: &[Bytes]) -> Result<Self> {
-        let [kind, payload @ ..] = frames else {
-            return Err(Error::Invalid("a message without frames".into()));
-        };
-        if payload.is_empty() {
-            return Err(Error::Invalid("a message without a payload frame".into()));
-        }
-        match kind.as_ref() {
-            [REQ_TYPE_ADD] => decode_frames(payload).map(|request| EngineRequest::Add(Box::new(request))),
-            [REQ_TYPE_ABORT] => decode_frames(payload).map(EngineRequest::Abort),
-            [REQ_TYPE_CONTROL] => decode_frames(payload).map(|request| EngineRequest::Control(Box::new(request))),
-            [other] => Err(Error::Invalid(format!("unknown message type {other:#04x}"))),
-            other => Err(Error::Invalid(format!("a type frame of {} bytes", other.len()))),
-        }
-    }
-}
-
-fn framed<T: Wire>(kind: u8, payload: &T) -> Vec<Bytes> {
-    const KINDS: [u8; 3] = [REQ_TYPE_ADD, REQ_TYPE_ABORT, REQ_TYPE_CONTROL];
-    let mut frames = encode_frames(payload);
-    let index = usize::from(kind);
-    frames.insert(0, Bytes::from_static(KINDS.get(index..=index).unwrap_or_default()));
-    frames
-}
-
-/// A message on the engine's output socket.
+/// A message on the engine's output socket: `[payload, aux...]`.
 #[derive(Debug, Clone, PartialEq)]
 pub enum EngineOutput {
     /// One step's outputs.
@@ -84,31 +48,76 @@ pub enum EngineOutput {
     Dead,
 }
 
-impl EngineOutput {
+// === impl EngineRequest ===
+
+impl EngineRequest {
     /// The message's frames.
     pub fn to_frames(&self) -> Vec<Bytes> {
         match self {
-            EngineOutput::Batch(batch) => encode_frames(batch.as_ref()),
-            EngineOutput::Control(reply) => encode_frames(reply.as_ref()),
-            EngineOutput::Dead => vec![Bytes::from_static(ENGINE_CORE_DEAD)],
+            Self::Add(request) => typed(&[REQ_TYPE_ADD], request.as_ref()),
+            Self::Abort(rids) => typed(&[REQ_TYPE_ABORT], rids),
+            Self::Control(request) => typed(&[REQ_TYPE_CONTROL], request.as_ref()),
         }
     }
 
     /// Decode a message from its frames.
     ///
     /// # Errors
-    /// It is neither the shutdown sentinel, nor a batch, nor a reply that we know.
+    ///
+    /// When the type frame is not one known byte, the payload is missing, or it
+    /// does not decode.
     pub fn from_frames(frames: &[Bytes]) -> Result<Self> {
-        if let [only] = frames
-            && only.as_ref() == ENGINE_CORE_DEAD
-        {
-            return Ok(EngineOutput::Dead);
+        let [kind, message @ ..] = frames else {
+            return Err(Error::Invalid("a request without frames".to_owned()));
+        };
+        if message.is_empty() {
+            return Err(Error::Invalid("a request without a payload".to_owned()));
         }
-        let tag = Decoder::new(frames).peek_tag()?;
-        if ControlOutput::knows(tag) {
-            decode_frames(frames).map(|reply| EngineOutput::Control(Box::new(reply)))
-        } else {
-            decode_frames(frames).map(|batch| EngineOutput::Batch(Box::new(batch)))
+        match kind.as_ref() {
+            [REQ_TYPE_ADD] => Ok(Self::Add(Box::new(decode_frames(message)?))),
+            [REQ_TYPE_ABORT] => Ok(Self::Abort(decode_frames(message)?)),
+            [REQ_TYPE_CONTROL] => Ok(Self::Control(Box::new(decode_frames(message)?))),
+            [other] => Err(Error::Invalid(format!("unknown request type {other}"))),
+            other => Err(Error::Invalid(format!("a type frame of {} bytes instead of 1", other.len()))),
         }
+    }
+}
+
+/// A payload behind its type frame.
+fn typed<T: Wire>(kind: &'static [u8; 1], payload: &T) -> Vec<Bytes> {
+    let mut frames = encode_frames(payload);
+    frames.insert(0, Bytes::from_static(kind));
+    frames
+}
+
+// === impl EngineOutput ===
+
+impl EngineOutput {
+    /// The message's frames.
+    pub fn to_frames(&self) -> Vec<Bytes> {
+        match self {
+            Self::Batch(batch) => encode_frames(batch.as_ref()),
+            Self::Control(reply) => encode_frames(reply.as_ref()),
+            Self::Dead => vec![Bytes::from_static(ENGINE_CORE_DEAD)],
+        }
+    }
+
+    /// Decode a message from its frames: the sentinel if it is alone, else by
+    /// the tag.
+    ///
+    /// # Errors
+    ///
+    /// When there is no frame, the tag is unknown, or the payload does not
+    /// decode.
+    pub fn from_frames(frames: &[Bytes]) -> Result<Self> {
+        match frames {
+            [] => return Err(Error::Invalid("an output without frames".to_owned())),
+            [only] if only.as_ref() == ENGINE_CORE_DEAD => return Ok(Self::Dead),
+            _ => {}
+        }
+        if ControlOutput::knows(Decoder::new(frames).peek_tag()?) {
+            return Ok(Self::Control(Box::new(decode_frames(frames)?)));
+        }
+        Ok(Self::Batch(Box::new(decode_frames(frames)?)))
     }
 }

@@ -1,123 +1,103 @@
-//! The startup handshake (`engine/zmq_wire.py`; wire contract, section 2). Map structs: fields go by name.
+//! The startup handshake: HELLO, INIT, READY and the registration. All of them
+//! are maps keyed by field name.
 
-use crate::codec::{Dict, wire_struct};
+use crate::codec::Dict;
+use crate::layout::map_struct;
 use crate::value::Value;
 
-/// HELLO status.
+/// [`ReadyMessage::status`] of the engine's first message.
 pub const STATUS_HELLO: &str = "HELLO";
-/// READY status.
+/// [`ReadyMessage::status`] of the engine's answer to INIT.
 pub const STATUS_READY: &str = "READY";
 
-wire_struct! {
-    /// Engine to frontend handshake status (HELLO or READY).
-    #[derive(Eq, Default)]
-    pub struct ReadyMessage: map {
+map_struct! {
+    defaulted
+    /// Engine to frontend, on the handshake socket: HELLO or READY.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub struct ReadyMessage {
         /// [`STATUS_HELLO`] or [`STATUS_READY`].
         pub status: Option<String> = None,
         /// The engine runs on the frontend's host.
         pub local: Option<bool> = None,
-        /// The engine runs without an in-process frontend.
+        /// The engine runs without a frontend in its process.
         pub headless: Option<bool> = None,
         /// Hash of the engine's parallel configuration.
         pub parallel_config_hash: Option<String> = None,
     }
 }
 
-wire_struct! {
-    /// Frontend-owned socket addresses sent in INIT.
-    #[derive(Eq, Default)]
-    pub struct HandshakeAddresses: map {
-        /// Input ROUTER addresses; engines use the first.
+map_struct! {
+    defaulted
+    /// The addresses the frontend has bound, as INIT tells them.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub struct HandshakeAddresses {
+        /// Input (ROUTER) addresses; the engine connects to the first.
         pub inputs: Vec<String> = Vec::new(),
-        /// Output PULL addresses; engines use the first.
+        /// Output (PULL) addresses; the engine connects to the first.
         pub outputs: Vec<String> = Vec::new(),
-        /// DP coordinator input, unused by TokenSpeed.
+        /// Input of a data-parallel coordinator; TokenSpeed has none.
         pub coordinator_input: Option<String> = None,
-        /// DP coordinator output, unused by TokenSpeed.
+        /// Output of a data-parallel coordinator; TokenSpeed has none.
         pub coordinator_output: Option<String> = None,
-        /// Frontend stats publisher, unused by TokenSpeed.
+        /// Where frontends publish statistics; TokenSpeed does not.
         pub frontend_stats_publish_address: Option<String> = None,
     }
 }
 
-wire_struct! {
-    /// Frontend to engine INIT, the reply to HELLO.
-    pub struct HandshakeInitMessage: map {
-        /// Where to connect.
+map_struct! {
+    /// Frontend to engine, the answer to HELLO.
+    #[derive(Debug, Clone, PartialEq)]
+    pub struct HandshakeInitMessage {
+        /// Where the engine shall connect.
         pub addresses: HandshakeAddresses,
         /// Opaque to the engine.
         pub parallel_config: Dict<Value, Value> = Dict::default(),
     }
 }
 
-wire_struct! {
-    /// The engine's configuration, sent when it registers on the input socket.
-    ///
-    /// No EOS ids, vocabulary size, tokenizer or chat template cross the wire.
-    pub struct EngineCoreReadyResponse: map {
-        /// Longest supported sequence in tokens.
+map_struct! {
+    defaulted
+    /// The engine's registration: its configuration, the first and only message
+    /// it sends on the input socket.
+    #[derive(Debug, Clone, PartialEq)]
+    pub struct EngineCoreReadyResponse {
+        /// Longest sequence the engine takes, prompt and output, in tokens.
         pub max_model_len: i64 = 0,
         /// KV pages on the device.
         pub num_gpu_blocks: i64 = 0,
-        /// Prefix-cache matching granularity in tokens.
+        /// Granularity of prefix matching, in tokens.
         pub prefix_granularity: i64 = 0,
-        /// DP stats address, unused by TokenSpeed.
+        /// Address of data-parallel statistics; TokenSpeed has none.
         pub dp_stats_address: Option<String> = None,
         /// Model dtype: `bfloat16`, `float16` or `float32`.
         pub dtype: String = "bfloat16".to_owned(),
-        /// Multimodal encoder dtype, if any.
+        /// dtype of the multimodal encoder, where there is one.
         pub multimodal_encoder_dtype: Option<String> = None,
-        /// `tokenspeed-<version>`; the frontend's field name.
+        /// `tokenspeed-<version>`.
         pub vllm_version: String = String::new(),
         /// Ranks in the engine.
         pub world_size: i64 = 1,
-        /// Attention-DP ranks.
+        /// Attention data-parallel ranks: the engines of the group.
         pub data_parallel_size: i64 = 1,
-        /// Attention-TP ranks.
+        /// Attention tensor-parallel ranks.
         pub tensor_parallel_size: i64 = 1,
         /// Pipeline stages.
         pub pipeline_parallel_size: i64 = 1,
-        /// KV parallelism (`--kv-parallel-size`); the frontend's field name.
+        /// KV parallelism.
         pub decode_context_parallel_size: i64 = 1,
-        /// This engine's attention-DP rank.
+        /// This engine's attention data-parallel rank.
         pub data_parallel_rank: i64 = 0,
-        /// Most running requests.
+        /// Requests that run at once.
         pub max_num_seqs: i64 = 0,
-        /// Most tokens per step; `0` is no cap.
+        /// Tokens per step; `0` is no cap.
         pub max_num_batched_tokens: i64 = 0,
-        /// Served model name.
+        /// The served model's name.
         pub instance_id: String = String::new(),
-        /// KV cache capacity in tokens.
+        /// Capacity of the KV cache in tokens.
         pub kv_cache_size_tokens: Option<i64> = None,
-        /// KV cache capacity in maximum-length requests.
+        /// Capacity of the KV cache in requests of full length.
         pub kv_cache_max_concurrency: Option<f64> = None,
-        /// KV event publisher configuration.
+        /// Configuration of the KV event publisher.
         pub kv_events_config: Option<Dict<Value, Value>> = None,
-    }
-}
-
-impl Default for EngineCoreReadyResponse {
-    fn default() -> Self {
-        Self {
-            max_model_len: 0,
-            num_gpu_blocks: 0,
-            prefix_granularity: 0,
-            dp_stats_address: None,
-            dtype: "bfloat16".to_owned(),
-            multimodal_encoder_dtype: None,
-            vllm_version: String::new(),
-            world_size: 1,
-            data_parallel_size: 1,
-            tensor_parallel_size: 1,
-            pipeline_parallel_size: 1,
-            decode_context_parallel_size: 1,
-            data_parallel_rank: 0,
-            max_num_seqs: 0,
-            max_num_batched_tokens: 0,
-            instance_id: String::new(),
-            kv_cache_size_tokens: None,
-            kv_cache_max_concurrency: None,
-            kv_events_config: None,
-        }
     }
 }

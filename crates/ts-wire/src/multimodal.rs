@@ -1,18 +1,19 @@
-//! Multimodal payloads (`multimodal/inputs.py`, `multimodal/shm_transport.py`; wire contract, section 4.3), and the EPD
-//! encode request that carries an item to an encode node (`epd/encode_worker.py`).
+//! Images, video and audio of a request, and the encode request that hands one
+//! item to an encode node.
 
-use crate::codec::{Dict, StrOrList, Wire, wire_struct};
+use crate::codec::{Dict, StrOrList, Wire};
 use crate::error::{Error, Result};
+use crate::layout::{array_struct, map_struct};
 use crate::msgpack::{Decoder, Encoder};
 use crate::tensor::Tensor;
 use crate::value::Value;
 
-/// The media kind of an item. Encoded as the Python enum's value.
+/// What an item is. Travels as the number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Modality {
-    /// Images.
+    /// A still image.
     Image = 1,
-    /// Videos.
+    /// Video.
     Video = 2,
     /// Audio.
     Audio = 3,
@@ -24,90 +25,97 @@ impl Wire for Modality {
     }
 
     fn decode(decoder: &mut Decoder<'_>) -> Result<Self> {
-        match i64::decode(decoder)? {
-            1 => Ok(Modality::Image),
-            2 => Ok(Modality::Video),
-            3 => Ok(Modality::Audio),
-            other => Err(Error::Invalid(format!("{other} is no modality"))),
+        match decoder.i64()? {
+            1 => Ok(Self::Image),
+            2 => Ok(Self::Video),
+            3 => Ok(Self::Audio),
+            other => Err(Error::Invalid(format!("unknown modality {other}"))),
         }
     }
 }
 
-wire_struct! {
-    /// A CPU tensor published in a POSIX shared-memory segment on the same host.
-    #[derive(Eq)]
-    pub struct ShmTensorHandle: map {
-        /// Segment name.
+map_struct! {
+    /// A tensor in a POSIX shared-memory segment of the same host; the engine
+    /// unlinks it. The one payload struct that travels as a map.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub struct ShmTensorHandle {
+        /// The segment's name.
         pub shm_name: String,
-        /// Tensor dimensions.
+        /// Dimensions, outermost first.
         pub shape: Vec<i64>,
-        /// torch dtype name.
+        /// torch's name of the element type.
         pub dtype: String,
     }
 }
 
-wire_struct! {
-    /// One image, video or audio item of a request.
-    pub struct MultimodalDataItem: array {
-        /// Media kind.
+array_struct! {
+    /// One image, video or piece of audio. An untagged array of 10.
+    #[derive(Debug, Clone, PartialEq)]
+    pub struct MultimodalDataItem {
+        /// What it is.
         pub modality: Modality,
-        /// Content id used for prefix matching; up to 64 bits.
+        /// Identifies the content for prefix matching.
         pub hash: Option<u64> = None,
-        /// The placeholder token id substituted into the prompt.
+        /// The token id that stands for it in the prompt.
         pub pad_value: Option<i64> = None,
-        /// `(start, end)` token ranges of the item in the prompt.
+        /// Token ranges `(start, end)` it covers in the prompt.
         pub offsets: Option<Vec<(i64, i64)>> = None,
-        /// Inline feature tensor. Exactly one of `feature` and `feature_shm` is set in flight.
+        /// Its features; exactly one of this and `feature_shm` is set.
         pub feature: Option<Tensor> = None,
-        /// Feature tensor in shared memory.
+        /// Its features in shared memory.
         pub feature_shm: Option<ShmTensorHandle> = None,
-        /// Model-specific tensors, such as image grid sizes.
+        /// Tensors only the model knows, such as the grid of an image.
         pub model_specific_data: Dict<String, Tensor> = Dict::default(),
-        /// Engine-local encoder output; always `None` on the wire.
+        /// The engine's own; `None` on the wire.
         pub encoded: Option<Tensor> = None,
-        /// Engine-local deepstack encoder output; always `None` on the wire.
+        /// The engine's own; `None` on the wire.
         pub encoded_deepstack: Option<Tensor> = None,
-        /// EPD: the encode worker's rendezvous for this item's embedding.
+        /// Where the encode node's embedding arrives: `bootstrap_room`,
+        /// `bootstrap_host`, `bootstrap_port`.
         pub encode_handshake: Option<Dict<Value, Value>> = None,
     }
 }
 
-wire_struct! {
-    /// The multimodal part of a request.
-    pub struct MultimodalInputs: array {
-        /// The media items, in prompt order.
+array_struct! {
+    /// The multimodal part of a request. An untagged array of 7.
+    #[derive(Debug, Clone, PartialEq)]
+    pub struct MultimodalInputs {
+        /// The items, in prompt order.
         pub mm_items: Vec<MultimodalDataItem>,
-        /// Image placeholder token id.
+        /// Placeholder token of images.
         pub im_token_id: Option<i64> = None,
-        /// Video placeholder token id.
+        /// Placeholder token of video.
         pub video_token_id: Option<i64> = None,
-        /// M-RoPE position ids.
+        /// M-RoPE positions.
         pub mrope_positions: Option<Tensor> = None,
         /// M-RoPE position delta.
         pub mrope_position_delta: Option<Tensor> = None,
-        /// M-RoPE position delta as a scalar.
+        /// M-RoPE position delta as a number.
         pub mrope_position_delta_scalar: Option<i64> = None,
-        /// Retired slot kept for the number of fields; always `None`.
+        /// Retired; `None`.
         pub mrope_position_delta_repeated_cache: Option<Tensor> = None,
     }
 }
 
-wire_struct! {
-    /// EPD: one item for an encode node to embed and ship to the prefill ranks that wait for it under `bootstrap_room`.
-    pub struct EncodeRequest: array("EncodeRequest") {
-        /// Request id; unused, `request_id` names the request.
-        pub rid: Option<StrOrList> = None,
-        /// In-process HTTP worker address; unused across processes.
-        pub http_worker_ipc: Option<String> = None,
-        /// The gateway's id of the request.
+array_struct! {
+    /// One item for an encode node, which ships the embedding to the prefill
+    /// ranks waiting under `bootstrap_room`. A tagged array of 8, sent without
+    /// a type frame to the encode node's own socket.
+    #[derive(Debug, Clone, PartialEq)]
+    pub struct EncodeRequest tagged "EncodeRequest" {
+        /// Unused: `request_id` names the request.
+        pub rid: Option<StrOrList>,
+        /// Unused across processes.
+        pub http_worker_ipc: Option<String>,
+        /// The frontend's id of the request.
         pub request_id: String,
-        /// The encode node's bootstrap server, as the gateway gave it.
+        /// The encode node's bootstrap server.
         pub bootstrap_host: String,
         /// Its port.
         pub bootstrap_port: i64,
         /// The room the prefill ranks receive the embedding under.
         pub bootstrap_room: u64,
-        /// The items to embed; the gateway sends one per request.
+        /// The items; frontends send one per request.
         pub items: Vec<MultimodalDataItem>,
     }
 }

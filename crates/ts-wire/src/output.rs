@@ -1,116 +1,131 @@
-//! Per-step outputs from the engine to a frontend (`engine/io_struct.py`; wire contract, section 6).
+//! Output batches: what the requests of one engine step produced.
 
-use crate::codec::{Dict, wire_struct};
+use crate::codec::Dict;
 use crate::error::{Error, Result};
+use crate::layout::array_struct;
 use crate::value::Value;
 
-/// A finish reason in full: `type`, then `matched`, `length`, or `message`, `err_type` and `status_code`.
-pub type FinishDetails = Dict<String, Value>;
-/// Top-k alternatives per token: their logprobs and token ids, most likely first.
-pub type TopLogprobs = (Vec<Vec<f64>>, Vec<Vec<i32>>);
-/// Top-k alternatives per prompt position, `None` for the first.
-pub type PromptTopLogprobs = (Vec<Option<Vec<f64>>>, Vec<Option<Vec<i32>>>);
-/// [`TopLogprobs`] borrowed from a batch.
-pub type TopLogprobRows<'a> = (&'a [Vec<f64>], &'a [Vec<i32>]);
-/// [`PromptTopLogprobs`] borrowed from a batch.
-pub type PromptTopLogprobRows<'a> = (&'a [Option<Vec<f64>>], &'a [Option<Vec<i32>>]);
-
-wire_struct! {
-    /// One step's output for a frontend that detokenizes itself.
+array_struct! {
+    /// One step's outputs, column by column. A tagged array that grew from 9
+    /// elements to 10, 14 and 23.
     ///
-    /// Columns up to the logprobs have one entry per request; the later ones too, or they are empty.
-    pub struct BatchTokenIDOutSlim: array("BatchTokenIDOutSlim") {
-        /// Request ids. Always present on this wire.
-        pub rids: Option<Vec<String>> = None,
-        /// Token ids generated since the last row, per request.
+    /// Columns up to `output_token_logprobs_idx` have one entry per request id;
+    /// those from `finish_reason_details` on have one per request id or none
+    /// at all. [`BatchTokenIDOutSlim::requests`] checks that.
+    #[derive(Debug, Clone, PartialEq)]
+    pub struct BatchTokenIDOutSlim tagged "BatchTokenIDOutSlim" {
+        /// The request ids; always there on this wire.
+        pub rids: Option<Vec<String>>,
+        /// Tokens since the request's last row.
         pub output_ids: Vec<Vec<i32>>,
-        /// `""` while running, else the finish type (`"stop"`, `"length"`, `"abort"`).
+        /// `""` while running, then `"stop"`, `"length"` or `"abort"`.
         pub finished_reasons: Vec<String>,
-        /// Prompt length.
+        /// Tokens of the prompt.
         pub prompt_tokens: Vec<i64>,
-        /// Tokens generated so far.
+        /// Tokens generated so far, this row's included.
         pub completion_tokens: Vec<i64>,
-        /// Prompt tokens served from the prefix cache.
+        /// Prompt tokens that came from the prefix cache.
         pub cached_tokens: Vec<i64>,
-        /// Logprobs of this step's tokens; empty for requests without logprobs.
+        /// Logprobs of the row's tokens; empty where not asked for.
         pub output_token_logprobs_val: Vec<Vec<f64>>,
-        /// The token ids `output_token_logprobs_val` refers to.
+        /// The token ids they belong to.
         pub output_token_logprobs_idx: Vec<Vec<i32>>,
-        /// The producing DP rank's engine index.
+        /// The index of the engine that sent the batch.
         pub engine_index: i64 = 0,
-        /// Running requests.
+        /// Requests running on it.
         pub num_running: i64 = 0,
-        /// Waiting requests.
+        /// Requests waiting on it.
         pub num_waiting: i64 = 0,
-        /// KV pages in use by active requests.
+        /// KV pages its requests use.
         pub kv_active_pages: i64 = 0,
-        /// KV pages in total.
+        /// KV pages it has.
         pub kv_total_pages: i64 = 0,
-        /// The finish reason in full, `None` while a request runs; empty from an engine that does not send it.
+        /// The finish reason in full; `None` while running.
         pub finish_reason_details: Vec<Option<FinishDetails>> = Vec::new(),
-        /// With speculative decoding, each request's verify rounds so far; empty without.
+        /// Verification rounds so far, with speculative decoding.
         pub spec_verify_ct: Vec<i64> = Vec::new(),
-        /// With speculative decoding, each finished request's accepted tokens per verify round, `None` before; empty without.
+        /// Accepted tokens per round, once finished with speculative decoding.
         pub accept_draft_tokens: Vec<Option<f64>> = Vec::new(),
-        /// Prompt logprobs, sent once per request: `None` for the first position, then each position's given its prefix.
+        /// Logprobs of the prompt, once per request; the first is `None`.
         pub input_token_logprobs_val: Vec<Vec<Option<f64>>> = Vec::new(),
-        /// The prompt tokens `input_token_logprobs_val` refers to.
+        /// The token ids they belong to.
         pub input_token_logprobs_idx: Vec<Vec<i32>> = Vec::new(),
-        /// The top-k alternatives' logprobs at each prompt position (`None` for the first), most likely first.
+        /// Logprobs of the alternatives at each prompt position, the most
+        /// likely first; `None` at the first position.
         pub input_top_logprobs_val: Vec<Vec<Option<Vec<f64>>>> = Vec::new(),
         /// Their token ids.
         pub input_top_logprobs_idx: Vec<Vec<Option<Vec<i32>>>> = Vec::new(),
-        /// The top-k alternatives' logprobs of each token this step.
+        /// Logprobs of the alternatives of each token of the row.
         pub output_top_logprobs_val: Vec<Vec<Vec<f64>>> = Vec::new(),
         /// Their token ids.
         pub output_top_logprobs_idx: Vec<Vec<Vec<i32>>> = Vec::new(),
     }
 }
 
-/// One request's slice of a [`BatchTokenIDOutSlim`].
+/// A finish reason in full: `"type"`, then `"matched"`, `"length"`, or
+/// `"message"`, `"err_type"` and `"status_code"`.
+pub type FinishDetails = Dict<String, Value>;
+
+/// Alternatives per token: logprobs and token ids, the most likely first.
+pub type TopLogprobs = (Vec<Vec<f64>>, Vec<Vec<i32>>);
+
+/// Alternatives per prompt position, `None` at the first.
+pub type PromptTopLogprobs = (Vec<Option<Vec<f64>>>, Vec<Option<Vec<i32>>>);
+
+/// [`TopLogprobs`] borrowed from a batch.
+pub type TopLogprobRows<'a> = (&'a [Vec<f64>], &'a [Vec<i32>]);
+
+/// [`PromptTopLogprobs`] borrowed from a batch.
+pub type PromptTopLogprobRows<'a> = (&'a [Option<Vec<f64>>], &'a [Option<Vec<i32>>]);
+
+/// One request's part of a [`BatchTokenIDOutSlim`].
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct RequestOutput<'a> {
-    /// Request id.
+    /// The request's id.
     pub rid: &'a str,
-    /// Token ids generated this step.
+    /// Tokens since the request's last row.
     pub output_ids: &'a [i32],
-    /// The finish type, or `None` while the request runs.
+    /// `None` while running, then `"stop"`, `"length"` or `"abort"`.
     pub finish_reason: Option<&'a str>,
-    /// Prompt length.
+    /// Tokens of the prompt.
     pub prompt_tokens: i64,
-    /// Tokens generated so far.
+    /// Tokens generated so far, this row's included.
     pub completion_tokens: i64,
-    /// Prompt tokens served from the prefix cache.
+    /// Prompt tokens that came from the prefix cache.
     pub cached_tokens: i64,
-    /// Logprobs of this step's tokens; empty when not requested.
+    /// Logprobs of the row's tokens; empty where not asked for.
     pub output_token_logprobs: &'a [f64],
-    /// The finish reason in full, once the request ended, from an engine that sends it.
+    /// The finish reason in full, once the request ended, from an engine that
+    /// sends it.
     pub finish_details: Option<&'a FinishDetails>,
-    /// Verify rounds so far, with speculative decoding.
+    /// Verification rounds so far, with speculative decoding.
     pub spec_verify_ct: Option<i64>,
-    /// Accepted tokens per verify round, once finished with speculative decoding.
+    /// Accepted tokens per round, once finished with speculative decoding.
     pub accept_draft_tokens: Option<f64>,
-    /// Prompt logprobs and their tokens, in the row that carries them.
+    /// Logprobs of the prompt and their tokens, in the row that ships them.
     pub input_token_logprobs: Option<(&'a [Option<f64>], &'a [i32])>,
-    /// The prompt positions' top-k alternatives, in the row that carries them.
+    /// The prompt's alternatives, in the row that ships them.
     pub input_top_logprobs: Option<PromptTopLogprobRows<'a>>,
-    /// This step's tokens' top-k alternatives, when the request asked for them.
+    /// The alternatives of the row's tokens, where asked for.
     pub output_top_logprobs: Option<TopLogprobRows<'a>>,
 }
 
 impl BatchTokenIDOutSlim {
-    /// The rows, one per request.
+    /// The batch's rows, after a check that every column has one entry per
+    /// request (the tail columns: one or none at all).
     ///
     /// # Errors
-    /// [`Error::Invalid`] when there are no request ids, or a column has a different number of rows.
+    ///
+    /// [`Error::MissingField`] without `rids`, [`Error::Invalid`] for a column
+    /// of the wrong length.
     pub fn requests(&self) -> Result<impl Iterator<Item = RequestOutput<'_>>> {
-        let rids = self.rids.as_deref().ok_or_else(|| Error::Invalid("an output batch without request ids".into()))?;
+        let rids = self.rids.as_deref().ok_or(Error::MissingField("rids"))?;
         self.check_columns(rids.len())?;
-        Ok((0..rids.len()).map_while(move |row| self.row(rids.get(row)?, row)))
+        Ok(rids.iter().enumerate().filter_map(|(row, rid)| self.row(row, rid)))
     }
 
     fn check_columns(&self, rows: usize) -> Result<()> {
-        let whole = [
+        let every = [
             ("output_ids", self.output_ids.len()),
             ("finished_reasons", self.finished_reasons.len()),
             ("prompt_tokens", self.prompt_tokens.len()),
@@ -119,7 +134,7 @@ impl BatchTokenIDOutSlim {
             ("output_token_logprobs_val", self.output_token_logprobs_val.len()),
             ("output_token_logprobs_idx", self.output_token_logprobs_idx.len()),
         ];
-        let tail = [
+        let every_or_none = [
             ("finish_reason_details", self.finish_reason_details.len()),
             ("spec_verify_ct", self.spec_verify_ct.len()),
             ("accept_draft_tokens", self.accept_draft_tokens.len()),
@@ -130,26 +145,21 @@ impl BatchTokenIDOutSlim {
             ("output_top_logprobs_val", self.output_top_logprobs_val.len()),
             ("output_top_logprobs_idx", self.output_top_logprobs_idx.len()),
         ];
-        let ragged = whole
-            .into_iter()
-            .find(|(_, length)| *length != rows)
-            .or_else(|| tail.into_iter().find(|(_, length)| *length != rows && *length != 0));
-        match ragged {
-            Some((column, length)) => {
-                Err(Error::Invalid(format!("column {column} of an output batch has {length} rows, not {rows}")))
+        let filled = every_or_none.into_iter().filter(|(_, len)| *len != 0);
+        for (column, len) in every.into_iter().chain(filled) {
+            if len != rows {
+                return Err(ragged(column, len, rows));
             }
-            None => Ok(()),
         }
+        Ok(())
     }
 
-    fn row<'a>(&'a self, rid: &'a str, row: usize) -> Option<RequestOutput<'a>> {
-        let input_logprobs = self.input_token_logprobs_val.get(row).zip(self.input_token_logprobs_idx.get(row));
-        let input_top = self.input_top_logprobs_val.get(row).zip(self.input_top_logprobs_idx.get(row));
-        let output_top = self.output_top_logprobs_val.get(row).zip(self.output_top_logprobs_idx.get(row));
+    /// One row; `None` only past the end, once the columns were checked.
+    fn row<'a>(&'a self, row: usize, rid: &'a str) -> Option<RequestOutput<'a>> {
         Some(RequestOutput {
             rid,
             output_ids: self.output_ids.get(row)?,
-            finish_reason: self.finished_reasons.get(row).map(String::as_str).filter(|reason| !reason.is_empty()),
+            finish_reason: Some(self.finished_reasons.get(row)?.as_str()).filter(|reason| !reason.is_empty()),
             prompt_tokens: *self.prompt_tokens.get(row)?,
             completion_tokens: *self.completion_tokens.get(row)?,
             cached_tokens: *self.cached_tokens.get(row)?,
@@ -157,9 +167,24 @@ impl BatchTokenIDOutSlim {
             finish_details: self.finish_reason_details.get(row).and_then(Option::as_ref),
             spec_verify_ct: self.spec_verify_ct.get(row).copied(),
             accept_draft_tokens: self.accept_draft_tokens.get(row).copied().flatten(),
-            input_token_logprobs: input_logprobs.filter(|(val, _)| !val.is_empty()).map(|(v, i)| (&v[..], &i[..])),
-            input_top_logprobs: input_top.filter(|(val, _)| !val.is_empty()).map(|(v, i)| (&v[..], &i[..])),
-            output_top_logprobs: output_top.filter(|(val, _)| !val.is_empty()).map(|(v, i)| (&v[..], &i[..])),
+            input_token_logprobs: pair(&self.input_token_logprobs_val, &self.input_token_logprobs_idx, row),
+            input_top_logprobs: pair(&self.input_top_logprobs_val, &self.input_top_logprobs_idx, row),
+            output_top_logprobs: pair(&self.output_top_logprobs_val, &self.output_top_logprobs_idx, row),
         })
     }
+}
+
+/// The error for a column with a number of entries that is not the number of
+/// requests.
+fn ragged(column: &str, len: usize, rows: usize) -> Error {
+    Error::Invalid(format!("`{column}` has {len} entries for {rows} requests"))
+}
+
+/// A row's logprobs with their token ids, unless it has none.
+fn pair<'a, V, I>(values: &'a [Vec<V>], ids: &'a [Vec<I>], row: usize) -> Option<(&'a [V], &'a [I])> {
+    let values = values.get(row)?;
+    if values.is_empty() {
+        return None;
+    }
+    Some((values, ids.get(row)?))
 }

@@ -1,81 +1,91 @@
-//! Requests from a frontend to the engine (`engine/io_struct.py`; wire contract, section 4.1).
+//! The ADD payload: a generate request.
 
-use crate::codec::{Dict, StrOrList, wire_struct};
+use crate::codec::{Dict, StrOrList};
+use crate::layout::array_struct;
 use crate::multimodal::MultimodalInputs;
 use crate::sampling::SamplingParams;
 use crate::value::Value;
 
-wire_struct! {
-    /// Continual-prompting session of a request.
-    #[derive(Eq, Default)]
-    pub struct SessionParams: array {
-        /// Session id.
+array_struct! {
+    defaulted
+    /// The session a request continues. An untagged array of 4.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub struct SessionParams {
+        /// The session.
         pub id: Option<String> = None,
         /// The request in the session to continue from.
         pub rid: Option<String> = None,
-        /// Token offset to continue from.
+        /// The token to continue from.
         pub offset: Option<i64> = None,
-        /// Replace the continued request instead of branching.
+        /// Replace the continued request instead of branching off.
         pub replace: Option<bool> = None,
     }
 }
 
-wire_struct! {
-    /// A tokenized generate request, the payload of an ADD message.
-    pub struct TokenizedGenerateReqInput: array("TokenizedGenerateReqInput") {
-        /// Request id. Generate requests always carry a single string.
+array_struct! {
+    /// A generate request with a tokenized prompt: a tagged array of 25.
+    ///
+    /// Only `sampling_params` and what comes before it must be on the wire.
+    #[derive(Debug, Clone, PartialEq)]
+    pub struct TokenizedGenerateReqInput tagged "TokenizedGenerateReqInput" {
+        /// The request's id. Engines take exactly one string, and a frontend
+        /// must never use one twice.
         pub rid: Option<StrOrList> = None,
-        /// In-process HTTP worker address; unused across processes.
+        /// Unused across processes.
         pub http_worker_ipc: Option<String> = None,
-        /// Prompt text, when the frontend has it.
+        /// The prompt's text; engines do without.
         pub input_text: Option<String> = None,
-        /// Prompt token ids; `None` on the input-embeds path.
+        /// The prompt's token ids.
         pub input_ids: Option<Vec<i32>> = None,
-        /// Sampling parameters.
+        /// How to sample.
         pub sampling_params: SamplingParams,
         /// Return the sampled tokens' logprobs.
         pub return_logprob: bool = false,
-        /// First prompt position to return logprobs for; `-1` is the last prompt token only.
+        /// First prompt position to return logprobs for; `-1` is the last.
         pub logprob_start_len: i64 = -1,
-        /// Top-k alternatives per position.
+        /// Alternatives per position, 0 to 20.
         pub top_logprobs_num: i64 = 0,
-        /// Token ids to score per position.
+        /// Token ids to score at each position.
         pub token_ids_logprob: Option<Vec<i32>> = None,
-        /// Send outputs at every step instead of every 50th token.
+        /// Send a row per step; without it rows come at token 1, every 50th and
+        /// the last.
         pub stream: bool = false,
-        /// Prompt embeddings (nested float lists).
+        /// Prompt embeddings (nested lists of floats).
         pub input_embeds: Option<Vec<Value>> = None,
-        /// Continual-prompting session.
+        /// The session to continue.
         pub session_params: Option<SessionParams> = None,
-        /// Serialized custom logit processor.
+        /// A serialized logit processor.
         pub custom_logit_processor: Option<String> = None,
         /// Return hidden states.
         pub return_hidden_states: bool = false,
-        /// Creation time in unix seconds.
+        /// When the frontend took the request, in Unix seconds.
         pub created_time: f64 = 0.0,
-        /// PD: prefill bootstrap host.
+        /// Disaggregation: host of the prefill bootstrap server.
         pub bootstrap_host: Option<String> = None,
-        /// PD: prefill bootstrap port.
+        /// Disaggregation: its port.
         pub bootstrap_port: Option<i64> = None,
-        /// PD: transfer room id, a random 64-bit value minted by the frontend.
+        /// Disaggregation: the transfer room, a random number; it selects the
+        /// rank.
         pub bootstrap_room: Option<u64> = None,
-        /// Additional token-id streams for multi-stream models.
+        /// More streams of token ids, for models with several.
         pub input_multi_ids: Option<Vec<Vec<i32>>> = None,
-        /// Model-specific per-request inputs.
+        /// Inputs only the model knows.
         pub input_extra_infos: Option<Vec<Dict<Value, Value>>> = None,
-        /// Prompt ids before multimodal placeholder substitution.
+        /// The prompt's ids before multimodal placeholders were substituted.
         pub input_ids_unpadded: Option<Vec<i32>> = None,
-        /// Multimodal payload.
+        /// Images, video, audio.
         pub multimodal_inputs: Option<MultimodalInputs> = None,
-        /// Set by a validating transport: the engine finishes the request with an abort carrying this reason.
+        /// Set by a transport that checked the request: the engine ends it with
+        /// an abort that carries this text.
         pub validation_error: Option<String> = None,
-        /// Pin to an attention-DP rank; the frontend routes by it, the engine ignores it.
+        /// The attention data-parallel rank to run on; read by the frontend.
         pub data_parallel_rank: Option<i64> = None,
     }
 }
 
 impl TokenizedGenerateReqInput {
-    /// A request with every optional field at its default. It still needs its `input_ids`.
+    /// A request with every other field at the schema's default: no prompt,
+    /// not streamed.
     pub fn new(rid: impl Into<String>, sampling_params: SamplingParams) -> Self {
         Self {
             rid: Some(StrOrList::One(rid.into())),

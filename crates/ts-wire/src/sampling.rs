@@ -1,106 +1,76 @@
-//! Sampling parameters (`sampling/sampling_params.py`; wire contract, section 4.2).
+//! Sampling parameters, nested in a request.
 
-use crate::codec::{Dict, StrOrList, wire_struct};
+use crate::codec::{Dict, StrOrList};
+use crate::layout::array_struct;
 use crate::value::Value;
 
-wire_struct! {
-    /// An untagged array struct nested in a request.
+array_struct! {
+    defaulted
+    /// How the engine samples and when it stops. An untagged array of 29.
     ///
-    /// A frontend may send raw API values with `is_normalized` false; the engine normalises them.
-    pub struct SamplingParams: array {
-        /// Generation length limit; `None` leaves it to the engine.
+    /// The engine normalises what it receives unless
+    /// [`is_normalized`](Self::is_normalized) is set, so a frontend sends the
+    /// API's values as they are.
+    #[derive(Debug, Clone, PartialEq)]
+    pub struct SamplingParams {
+        /// Most tokens to generate; `None` is as many as the context holds.
         pub max_new_tokens: Option<i64> = None,
-        /// Stop strings as the API has them; normalisation copies them to `stop_strs`. Never send any: engines refuse them or fail.
+        /// Stop strings. Current engines refuse them: the frontend cuts.
         pub stop: Option<StrOrList> = None,
-        /// Token ids that end the generation (a Python `set`).
+        /// Tokens that end the generation (a Python `set`).
         pub stop_token_ids: Option<Vec<i64>> = None,
-        /// Sampling temperature.
+        /// Temperature; below 1e-6 is greedy.
         pub temperature: f64 = 1.0,
-        /// Nucleus sampling mass.
+        /// Nucleus mass, in (0, 1].
         pub top_p: f64 = 1.0,
-        /// Top-k cutoff; `-1` disables it before normalisation, `1 << 30` after.
+        /// Most likely tokens to choose from, below 128; `-1` is all.
         pub top_k: i64 = -1,
-        /// Least probability, relative to the most likely token.
+        /// Least probability relative to the most likely token's.
         pub min_p: f64 = 0.0,
-        /// Frequency penalty.
+        /// Frequency penalty, in [-2, 2].
         pub frequency_penalty: f64 = 0.0,
-        /// Presence penalty.
+        /// Presence penalty, in [-2, 2].
         pub presence_penalty: f64 = 0.0,
-        /// Repetition penalty.
+        /// Repetition penalty, in [0, 2].
         pub repetition_penalty: f64 = 1.0,
-        /// Tokens generated before stop conditions apply.
+        /// Tokens to generate before a stop condition counts.
         pub min_new_tokens: i64 = 0,
-        /// JSON schema constraint.
+        /// JSON schema the output follows; at most one of this, `regex`, `ebnf`.
         pub json_schema: Option<String> = None,
-        /// Regex constraint.
+        /// Regular expression the output follows.
         pub regex: Option<String> = None,
-        /// EBNF grammar constraint.
+        /// EBNF grammar the output follows.
         pub ebnf: Option<String> = None,
         /// Structural tag constraint.
         pub structural_tag: Option<String> = None,
-        /// Keep generating past end-of-sequence tokens.
+        /// Go on after an end-of-sequence token.
         pub ignore_eos: bool = false,
-        /// Detokenization option, carried for the frontend.
+        /// For the detokenizer: leave special tokens out of the text.
         pub skip_special_tokens: bool = true,
-        /// Detokenization option, carried for the frontend.
+        /// For the detokenizer: spaces between special tokens.
         pub spaces_between_special_tokens: bool = true,
-        /// Keep the matched stop string in the output.
+        /// Leave the matched stop string in the text.
         pub no_stop_trim: bool = false,
-        /// Reasoning-token budget.
+        /// Most tokens of reasoning.
         pub thinking_budget: Option<i64> = None,
-        /// Free-form parameters for custom logit processors.
+        /// Parameters of a custom logit processor.
         pub custom_params: Option<Dict<String, Value>> = None,
-        /// Tokens between two outputs of a streaming request.
+        /// Tokens per output row; `None` is a row every step.
         pub stream_interval: Option<i64> = None,
-        /// Per-token logit offsets, keyed by the token id in decimal.
+        /// Offsets to logits, keyed by the token id in decimal.
         pub logit_bias: Option<Dict<String, f64>> = None,
-        /// Sampling seed.
+        /// Seed; `None` lets the engine derive one from the request id.
         pub seed: Option<i64> = None,
-        /// `None`: off, `0`: the sampled token; not read on this wire, see `return_logprob`.
+        /// `None` or `0`; logprobs are asked for by the request's
+        /// `return_logprob`.
         pub logprobs: Option<i64> = None,
-        /// OpenAI `n`; the engine accepts only `1`.
+        /// Choices; engines take `1` only.
         pub n: i64 = 1,
         /// Stop strings after normalisation.
         pub stop_strs: Option<StrOrList> = None,
-        /// Longest stop string in characters, set by normalisation.
+        /// Longest stop string in characters, after normalisation.
         pub stop_str_max_len: i64 = 0,
-        /// Whether normalisation already ran on the sender.
+        /// The sender has normalised already.
         pub is_normalized: bool = false,
-    }
-}
-
-impl Default for SamplingParams {
-    fn default() -> Self {
-        Self {
-            max_new_tokens: None,
-            stop: None,
-            stop_token_ids: None,
-            temperature: 1.0,
-            top_p: 1.0,
-            top_k: -1,
-            min_p: 0.0,
-            frequency_penalty: 0.0,
-            presence_penalty: 0.0,
-            repetition_penalty: 1.0,
-            min_new_tokens: 0,
-            json_schema: None,
-            regex: None,
-            ebnf: None,
-            structural_tag: None,
-            ignore_eos: false,
-            skip_special_tokens: true,
-            spaces_between_special_tokens: true,
-            no_stop_trim: false,
-            thinking_budget: None,
-            custom_params: None,
-            stream_interval: None,
-            logit_bias: None,
-            seed: None,
-            logprobs: None,
-            n: 1,
-            stop_strs: None,
-            stop_str_max_len: 0,
-            is_normalized: false,
-        }
     }
 }

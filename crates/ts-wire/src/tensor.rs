@@ -1,64 +1,57 @@
-//! Tensors as the Python codec carries them (`MsgpackEncoder` in `io_struct.py`; wire contract, section 4.4).
+//! Tensors: `[dtype, shape, data]`, the data inline or in a frame of its own.
 
 use bytes::Bytes;
 
-use crate::codec::{ArrayFields, Wire};
+use crate::codec::Wire;
 use crate::error::{Error, Result};
 use crate::msgpack::{Decoder, Encoder, Kind};
 
-/// Ext code of an inline tensor buffer (`CUSTOM_TYPE_RAW_VIEW`). Codes 1 and 2 are reserved for pickled payloads, which
-/// this protocol never carries.
+/// Extension code of a tensor's bytes inside the msgpack buffer. Codes 1 and 2
+/// stand for pickled values, which this wire never carries and we never read.
 pub const RAW_VIEW_EXT: i8 = 3;
 
-/// A CPU tensor's metadata and bytes.
+/// A CPU tensor's description and bytes. Neither the element type nor the
+/// number of bytes is checked against the shape: the engine does that.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Tensor {
-    /// torch dtype name or numpy type string.
+    /// torch's name of the element type without `torch.` (`bfloat16`), or a
+    /// numpy type string (`<f4`).
     pub dtype: String,
     /// Dimensions, outermost first.
     pub shape: Vec<i64>,
-    /// Contiguous element bytes. Shares the received frame; no copy.
+    /// The elements, C-contiguous and little-endian. Shares the frame it was
+    /// received in.
     pub data: Bytes,
 }
 
 impl Wire for Tensor {
     fn encode(&self, encoder: &mut Encoder) {
         encoder.array_len(3);
-        self.dtype.encode(encoder);
+        encoder.str(&self.dtype);
         self.shape.encode(encoder);
-        encoder.tensor_data(RAW_VIEW_EXT, &self.data);
+        encoder.raw_view(RAW_VIEW_EXT, &self.data);
     }
 
     fn decode(decoder: &mut Decoder<'_>) -> Result<Self> {
-        let mut fields = ArrayFields::begin(decoder)?;
-        let dtype = fields.next("dtype")?.ok_or(Error::MissingField("dtype"))?;
-        let shape = fields.next("shape")?.ok_or(Error::MissingField("shape"))?;
-        let Data(data) = fields.next("data")?.ok_or(Error::MissingField("data"))?;
-        fields.finish()?;
-        Ok(Self { dtype, shape, data })
+        let len = decoder.array_len()?;
+        if len != 3 {
+            return Err(Error::Invalid(format!("a tensor of {len} elements instead of 3")));
+        }
+        Ok(Self {
+            dtype: Wire::decode(decoder).map_err(|e| e.in_field("dtype"))?,
+            shape: Wire::decode(decoder).map_err(|e| e.in_field("shape"))?,
+            data: decode_data(decoder).map_err(|e| e.in_field("data"))?,
+        })
     }
 }
 
-/// Tensor bytes in either form: inline, or the number of the frame that holds them.
-struct Data(Bytes);
-
-impl Wire for Data {
-    fn encode(&self, encoder: &mut Encoder) {
-        encoder.tensor_data(RAW_VIEW_EXT, &self.0);
+fn decode_data(decoder: &mut Decoder<'_>) -> Result<Bytes> {
+    if decoder.peek_kind()? == Kind::Int {
+        let index = decoder.integer()?.narrow("frame index")?;
+        return decoder.frame(index);
     }
-
-    fn decode(decoder: &mut Decoder<'_>) -> Result<Self> {
-        if decoder.peek_kind()? == Kind::Int {
-            let number: usize = decoder.integer()?.narrow("frame number")?;
-            let frame = decoder.frame(number).filter(|_| number > 0);
-            return match frame {
-                Some(frame) => Ok(Data(frame.clone())),
-                None => Err(Error::Invalid(format!("tensor data is in frame {number}, which the message lacks"))),
-            };
-        }
-        match decoder.ext()? {
-            (RAW_VIEW_EXT, data) => Ok(Data(data)),
-            (code, _) => Err(Error::Invalid(format!("tensor data has the extension code {code}, not {RAW_VIEW_EXT}"))),
-        }
+    match decoder.ext()? {
+        (RAW_VIEW_EXT, data) => Ok(data),
+        (code, _) => Err(Error::Invalid(format!("extension code {code} in a tensor"))),
     }
 }
