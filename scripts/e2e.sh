@@ -6,4 +6,5 @@ if [ -z "${INFERGW_BIN:-}" ]; then
     target=$(cargo metadata --format-version 1 --no-deps | python3 -c 'import json,sys; print(json.load(sys.stdin)["target_directory"])')
     export INFERGW_BIN=$target/debug/infergw
 fi
-exec "$INFERGW_VENV/bin/python" -m pytest tests/e2e -p no:cacheprovider "$@"
+# A hang ends the run; each request in the tests has its own, much shorter limit.
+exec timeout --foreground 30m "$INFERGW_VENV/bin/python" -m pytest tests/e2e -p no:cacheprovider "$@"
