@@ -38,10 +38,17 @@ struct Source {
 impl Source {
     /// The numbered lines of code: no comments, nothing from the test module on.
     fn code(&self) -> impl Iterator<Item = (usize, &str)> {
-        self.text
-            .lines()
+        let lines: Vec<&str> = self.text.lines().collect();
+        // `#[cfg(test)] mod tests;` is one line of declaration; `mod tests {` is the end of the code.
+        let inline = |pair: &[&str]| {
+            pair.first() == Some(&"#[cfg(test)]")
+                && pair.last().is_some_and(|next| next.starts_with("mod ") && next.ends_with('{'))
+        };
+        let end = lines.windows(2).position(inline).unwrap_or(lines.len());
+        lines
+            .into_iter()
+            .take(end)
             .enumerate()
-            .take_while(|(_, line)| !line.starts_with("#[cfg(test)]"))
             .map(|(index, line)| (index + 1, line.split("//").next().unwrap_or_default()))
     }
 }
