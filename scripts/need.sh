@@ -14,8 +14,13 @@ apt_install() {
         as_root=(sudo)
     fi
     say "$why: installing $*"
-    "${as_root[@]}" apt-get update -qq
-    "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$@" >&2
+    local log
+    log=$(mktemp)
+    {
+        "${as_root[@]}" apt-get update -qq &&
+            "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$@"
+    } >"$log" 2>&1 || { cat "$log" >&2; die "apt-get could not install $*"; }
+    rm -f "$log"
 }
 
 need_rust() {
@@ -44,4 +49,10 @@ need_python() {
 need_venv() {
     need_python
     python3 -c 'import venv, ensurepip' 2>/dev/null || apt_install "Python's venv module is incomplete" python3-venv
+}
+
+# A pip, or a venv that will bring one.
+need_pip() {
+    need_python
+    python3 -c 'import pip' 2>/dev/null || [ -x "${INFERGW_VENV:-.venv}/bin/pip" ] || need_venv
 }
