@@ -31,16 +31,16 @@ tests() {
     local fine=0 good bad
     step "$@" || fine=1
     good=$(counts passed "$logs/$1")
-    bad=$(counts failed "$logs/$1")
+    bad=$(($(counts failed "$logs/$1") + $(counts error "$logs/$1")))
     [ "$fine" -eq 0 ] || [ "$bad" -gt 0 ] || bad=1
     [ "$good" -gt 0 ] || [ "$fine" -ne 0 ] || [ "$1" = doctests ] || bad=1
     passed=$((passed + good))
     failed=$((failed + bad))
 }
 
-# Sums "N passed" in the summary lines of nextest ("Summary ..."), cargo test ("test result: ...") and pytest ("== ... in 1.2s ==").
+# Sums "N passed" (or failed, or errors) in the summary lines of nextest ("Summary ..."), cargo test ("test result: ...") and pytest ("== ... in 1.2s ==").
 counts() {
-    sed -E 's/\x1b\[[0-9;]*m//g' "$2" | grep -E '^ *Summary \[|^test result: |^=+ .* in [0-9.]+s.*=+$|^[0-9]+ (passed|failed).* in [0-9.]+s' |
+    sed -E 's/\x1b\[[0-9;]*m//g' "$2" | grep -E '^ *Summary \[|^test result: |^=+ .* in [0-9.]+s.*=+$|^[0-9]+ (passed|failed|error).* in [0-9.]+s' |
         grep -oE "[0-9]+ $1" | awk '{ n += $1 } END { print n + 0 }'
 }
 

@@ -1,6 +1,6 @@
 //! Flights: who leads, who joins, who is cancelled when.
 
-#![expect(clippy::unwrap_used, reason = "tests")]
+#![expect(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
