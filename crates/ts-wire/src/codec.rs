@@ -217,7 +217,7 @@ impl Wire for f64 {
     }
 
     fn encode_array(values: &[Self], encoder: &mut Encoder) {
-        encoder.float_array(values);
+        encoder.floats(values);
     }
 
     fn decode_array(decoder: &mut Decoder<'_>) -> Result<Vec<Self>> {

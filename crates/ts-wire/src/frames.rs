@@ -2,11 +2,11 @@
 
 use bytes::Bytes;
 
-use crate::codec::{Wire, decode_frames, encode_frames};
+use crate::codec::{Wire, decode_bytes, decode_frames, encode_frames};
 use crate::control::{ControlOutput, ControlRequest};
 use crate::error::{Error, Result};
 use crate::msgpack::Decoder;
-use crate::output::BatchTokenIDOutSlim;
+use crate::output::{BatchTokenIDOutSlim, BatchView};
 use crate::request::TokenizedGenerateReqInput;
 
 /// Type byte of an ADD message.
@@ -42,6 +42,18 @@ pub enum EngineRequest {
 pub enum EngineOutput {
     /// One step's outputs.
     Batch(Box<BatchTokenIDOutSlim>),
+    /// A control operation's reply.
+    Control(Box<ControlOutput>),
+    /// The engine shut down.
+    Dead,
+}
+
+/// A message on the engine's output socket, with a batch left in place: what a
+/// receiver on the hot path reads instead of an [`EngineOutput`].
+#[derive(Debug, Clone)]
+pub enum OutputView<'a> {
+    /// One step's outputs.
+    Batch(BatchView<'a>),
     /// A control operation's reply.
     Control(Box<ControlOutput>),
     /// The engine shut down.
@@ -119,5 +131,26 @@ impl EngineOutput {
             return Ok(Self::Control(Box::new(decode_frames(frames)?)));
         }
         Ok(Self::Batch(Box::new(decode_frames(frames)?)))
+    }
+}
+
+// === impl OutputView ===
+
+impl<'a> OutputView<'a> {
+    /// Read a message of `1 + aux` frames from its first one. No output refers
+    /// to its auxiliary frames; they only keep the sentinel from being one.
+    ///
+    /// # Errors
+    ///
+    /// As [`EngineOutput::from_frames`]; a batch is also refused when its
+    /// columns differ in length.
+    pub fn parse(message: &'a [u8], aux: usize) -> Result<Self> {
+        if aux == 0 && message == ENGINE_CORE_DEAD {
+            return Ok(Self::Dead);
+        }
+        if ControlOutput::knows(Decoder::over(message).peek_tag()?) {
+            return Ok(Self::Control(Box::new(decode_bytes(message)?)));
+        }
+        BatchView::parse(message).map(Self::Batch)
     }
 }

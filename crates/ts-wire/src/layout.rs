@@ -61,6 +61,13 @@ impl<'d, 'f> ArrayReader<'d, 'f> {
         }
     }
 
+    /// The decoder, for the caller to read the next field with, or `None` where
+    /// the array ends before it.
+    pub(crate) fn raw(&mut self) -> Option<&mut Decoder<'f>> {
+        self.left = self.left.checked_sub(1)?;
+        Some(self.decoder)
+    }
+
     /// Check and skip what a newer peer appended.
     pub(crate) fn close(self) -> Result<()> {
         for _ in 0..self.left {

@@ -1,5 +1,9 @@
 //! Output batches: what the requests of one engine step produced.
 
+mod view;
+
+pub use view::{BatchLoad, BatchView, Floats, Ids, RowView, Rows};
+
 use crate::codec::Dict;
 use crate::error::{Error, Result};
 use crate::layout::array_struct;
@@ -12,8 +16,8 @@ array_struct! {
     /// Columns up to `output_token_logprobs_idx` have one entry per request id;
     /// those from `finish_reason_details` on have one per request id or none
     /// at all. [`BatchTokenIDOutSlim::requests`] checks that.
-    #[derive(Debug, Clone, PartialEq)]
-    pub struct BatchTokenIDOutSlim tagged "BatchTokenIDOutSlim" {
+    #[derive(Debug, Clone, PartialEq, Default)]
+    pub struct BatchTokenIDOutSlim tagged TAG {
         /// The request ids; always there on this wire.
         pub rids: Option<Vec<String>>,
         /// Tokens since the request's last row.
@@ -61,6 +65,9 @@ array_struct! {
         pub output_top_logprobs_idx: Vec<Vec<Vec<i32>>> = Vec::new(),
     }
 }
+
+/// The batch's tag on the wire.
+pub(crate) const TAG: &str = "BatchTokenIDOutSlim";
 
 /// A finish reason in full: `"type"`, then `"matched"`, `"length"`, or
 /// `"message"`, `"err_type"` and `"status_code"`.

@@ -137,6 +137,12 @@ impl<'f> Decoder<'f> {
         self.position
     }
 
+    /// The bytes from `start`, a former [`Decoder::position`], to here.
+    #[inline]
+    pub(crate) fn since(&self, start: usize) -> &'f [u8] {
+        self.buffer.get(start..self.position).unwrap_or_default()
+    }
+
     /// The tag of the tagged array struct that comes next, without consuming it.
     pub fn peek_tag(&self) -> Result<&'f str> {
         let mut ahead = self.clone();

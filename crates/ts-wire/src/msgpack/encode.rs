@@ -110,7 +110,7 @@ impl Encoder {
     }
 
     /// Write an array of floats.
-    pub fn float_array(&mut self, values: &[f64]) {
+    pub fn floats(&mut self, values: &[f64]) {
         self.array_len(values.len());
         numbers::append_floats(self.buffer.as_mut_vec(), values);
     }
