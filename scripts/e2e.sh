@@ -7,4 +7,4 @@ if [ -z "${INFERGW_BIN:-}" ]; then
     export INFERGW_BIN=$target/debug/infergw
 fi
 # A hang ends the run; each request in the tests has its own, much shorter limit.
-exec timeout --foreground 30m "$INFERGW_VENV/bin/python" -m pytest tests/e2e -p no:cacheprovider "$@"
+exec timeout --foreground 30m "${INFERGW_VENV:-.venv}/bin/python" -m pytest tests/e2e -p no:cacheprovider "$@"

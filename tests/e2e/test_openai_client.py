@@ -57,8 +57,9 @@ def test_errors_are_typed(served):
         api.chat.completions.create(model="no-such-model", messages=messages())
     assert missing.value.code == "model_not_found"
     assert missing.value.param == "model"
-    with pytest.raises(openai.BadRequestError):
-        api.post("/chat/completions", body={"model": model, "messages": "not a list"}, cast_to=object)
+    with pytest.raises(openai.BadRequestError) as wrong:
+        api.post("/chat/completions", body={"model": 5, "messages": messages()}, cast_to=object)
+    assert wrong.value.param == "model"
 
 
 def test_bad_values_are_refused_on_engines(demo):
