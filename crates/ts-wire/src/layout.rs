@@ -61,11 +61,16 @@ impl<'d, 'f> ArrayReader<'d, 'f> {
         }
     }
 
-    /// The decoder, for the caller to read the next field with, or `None` where
-    /// the array ends before it.
+    /// Claim the next field, for the caller to read it with the decoder; `None`
+    /// where the array ends before it.
     pub(crate) fn raw(&mut self) -> Option<&mut Decoder<'f>> {
         self.left = self.left.checked_sub(1)?;
         Some(self.decoder)
+    }
+
+    /// The decoder, at the field that was claimed.
+    pub(crate) fn decoder(&mut self) -> &mut Decoder<'f> {
+        self.decoder
     }
 
     /// Check and skip what a newer peer appended.

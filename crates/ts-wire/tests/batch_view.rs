@@ -40,7 +40,7 @@ fn same(owned: &RequestOutput<'_>, view: &RowView<'_>) {
     assert_eq!(owned.prompt_tokens, view.prompt_tokens);
     assert_eq!(owned.completion_tokens, view.completion_tokens);
     assert_eq!(owned.cached_tokens, view.cached_tokens);
-    assert_eq!(owned.spec_verify_ct, view.spec_verify_ct);
+    assert_eq!(owned.spec_verify_ct, view.spec_verify_ct());
     let mut ids = vec![-7];
     view.output_ids.append_to(&mut ids);
     assert_eq!(owned.output_ids, &ids[1..]);
@@ -52,7 +52,7 @@ fn same(owned: &RequestOutput<'_>, view: &RowView<'_>) {
     let text = |values: &dyn std::fmt::Debug| format!("{values:?}");
     assert_eq!(text(&owned.output_token_logprobs), text(&logprobs));
     assert_eq!(text(&logprobs), text(&view.output_token_logprobs.iter().collect::<Vec<_>>()));
-    assert_eq!(text(&owned.accept_draft_tokens), text(&view.accept_draft_tokens));
+    assert_eq!(text(&owned.accept_draft_tokens), text(&view.accept_draft_tokens()));
     assert_eq!(text(&owned.finish_details), text(&view.finish_details()));
     assert_eq!(text(&owned.input_token_logprobs), text(&view.input_token_logprobs()));
     assert_eq!(text(&owned.input_top_logprobs), text(&view.input_top_logprobs()));

@@ -120,6 +120,12 @@ impl<'f> Decoder<'f> {
         Self { buffer, position: 0, frames: &[] }
     }
 
+    /// The same, but the next value is the one at `position`.
+    #[inline]
+    pub(crate) fn over_from(buffer: &'f [u8], position: usize) -> Self {
+        Self { buffer, position, frames: &[] }
+    }
+
     /// Check that the whole msgpack buffer was consumed.
     ///
     /// # Errors
@@ -179,10 +185,8 @@ impl<'f> Decoder<'f> {
     }
 
     /// Read an integer of any format.
-    #[inline]
     pub fn integer(&mut self) -> Result<Integer> {
         use Integer::{Signed, Unsigned};
-        let start = self.position;
         Ok(match self.marker()? {
             Marker::FixPos(value) => Unsigned(u64::from(value)),
             Marker::FixNeg(value) => Signed(i64::from(value)),
@@ -194,16 +198,27 @@ impl<'f> Decoder<'f> {
             Marker::I16 => Signed(i64::from(i16::from_be_bytes(self.chunk()?))),
             Marker::I32 => Signed(i64::from(i32::from_be_bytes(self.chunk()?))),
             Marker::I64 => Signed(i64::from_be_bytes(self.chunk()?)),
-            _ => {
-                self.position = start;
-                return Err(self.unexpected("int"));
-            }
+            _ => return Err(self.unexpected_before("int")),
         })
     }
 
     /// Read an integer that fits the schema's usual type.
     #[inline]
     pub(crate) fn i64(&mut self) -> Result<i64> {
+        match *self.rest() {
+            [small @ 0..=0x7f, ..] => {
+                self.position += 1;
+                Ok(i64::from(small))
+            }
+            [0xcd, high, low, ..] => {
+                self.position += 3;
+                Ok(i64::from(u16::from_be_bytes([high, low])))
+            }
+            _ => self.any_i64(),
+        }
+    }
+
+    fn any_i64(&mut self) -> Result<i64> {
         match self.integer()? {
             Integer::Signed(value) => Ok(value),
             Integer::Unsigned(value) => {
@@ -213,7 +228,6 @@ impl<'f> Decoder<'f> {
     }
 
     /// Read a token id.
-    #[inline]
     pub(crate) fn i32(&mut self) -> Result<i32> {
         let value = self.i64()?;
         i32::try_from(value).map_err(|_| Error::IntRange { value: i128::from(value), target: "i32" })
@@ -222,21 +236,23 @@ impl<'f> Decoder<'f> {
     /// Read a float of either width. Integers are taken too, as msgspec does.
     #[inline]
     pub fn float(&mut self) -> Result<f64> {
-        match self.peek_byte()? {
-            0xcb => {
-                self.position += 1;
-                Ok(f64::from_be_bytes(self.chunk()?))
-            }
-            0xca => {
-                self.position += 1;
-                Ok(f64::from(f32::from_be_bytes(self.chunk()?)))
-            }
-            _ => match self.integer() {
-                Ok(Integer::Signed(value)) => Ok(value as f64),
-                Ok(Integer::Unsigned(value)) => Ok(value as f64),
-                Err(Error::Type { found, offset, .. }) => Err(Error::Type { expected: "float", found, offset }),
-                Err(error) => Err(error),
-            },
+        if self.peek_byte()? == 0xcb {
+            self.position += 1;
+            return Ok(f64::from_be_bytes(self.chunk()?));
+        }
+        self.other_float()
+    }
+
+    fn other_float(&mut self) -> Result<f64> {
+        if self.peek_byte()? == 0xca {
+            self.position += 1;
+            return Ok(f64::from(f32::from_be_bytes(self.chunk()?)));
+        }
+        match self.integer() {
+            Ok(Integer::Signed(value)) => Ok(value as f64),
+            Ok(Integer::Unsigned(value)) => Ok(value as f64),
+            Err(Error::Type { found, offset, .. }) => Err(Error::Type { expected: "float", found, offset }),
+            Err(error) => Err(error),
         }
     }
 
@@ -244,30 +260,35 @@ impl<'f> Decoder<'f> {
     #[inline]
     pub fn str(&mut self) -> Result<&'f str> {
         let start = self.position;
-        let len = match self.marker()? {
-            Marker::FixStr(len) => usize::from(len),
-            Marker::Str8 => usize::from(self.u8()?),
-            Marker::Str16 => usize::from(self.u16()?),
-            Marker::Str32 => self.length32()?,
-            _ => {
-                self.position = start;
-                return Err(self.unexpected("str"));
+        let len = match self.peek_byte()? {
+            fixstr @ 0xa0..=0xbf => {
+                self.position += 1;
+                usize::from(fixstr & 0x1f)
             }
+            _ => self.long_str_len()?,
         };
-        std::str::from_utf8(self.take(len)?).map_err(|_| Error::Utf8 { offset: start })
+        match std::str::from_utf8(self.take(len)?) {
+            Ok(text) => Ok(text),
+            Err(_) => Err(Error::Utf8 { offset: start }),
+        }
+    }
+
+    fn long_str_len(&mut self) -> Result<usize> {
+        match self.marker()? {
+            Marker::Str8 => self.u8().map(usize::from),
+            Marker::Str16 => self.u16().map(usize::from),
+            Marker::Str32 => self.length32(),
+            _ => Err(self.unexpected_before("str")),
+        }
     }
 
     /// Read a binary value. It shares the msgpack buffer.
     pub fn bin(&mut self) -> Result<Bytes> {
-        let start = self.position;
         let len = match self.marker()? {
             Marker::Bin8 => usize::from(self.u8()?),
             Marker::Bin16 => usize::from(self.u16()?),
             Marker::Bin32 => self.length32()?,
-            _ => {
-                self.position = start;
-                return Err(self.unexpected("bin"));
-            }
+            _ => return Err(self.unexpected_before("bin")),
         };
         self.share(len)
     }
@@ -276,31 +297,32 @@ impl<'f> Decoder<'f> {
     /// more than the remaining bytes can hold.
     #[inline]
     pub fn array_len(&mut self) -> Result<usize> {
-        let start = self.position;
-        let len = match self.marker()? {
-            Marker::FixArray(len) => usize::from(len),
-            Marker::Array16 => usize::from(self.u16()?),
-            Marker::Array32 => self.length32()?,
-            _ => {
-                self.position = start;
-                return Err(self.unexpected("array"));
+        let len = match self.peek_byte()? {
+            fixarray @ 0x90..=0x9f => {
+                self.position += 1;
+                usize::from(fixarray & 0x0f)
             }
+            _ => self.long_array_len()?,
         };
         self.announced(len, len)
+    }
+
+    fn long_array_len(&mut self) -> Result<usize> {
+        match self.marker()? {
+            Marker::Array16 => self.u16().map(usize::from),
+            Marker::Array32 => self.length32(),
+            _ => Err(self.unexpected_before("array")),
+        }
     }
 
     /// Read a map header and return the number of entries, which is never more
     /// than the remaining bytes can hold.
     pub fn map_len(&mut self) -> Result<usize> {
-        let start = self.position;
         let len = match self.marker()? {
             Marker::FixMap(len) => usize::from(len),
             Marker::Map16 => usize::from(self.u16()?),
             Marker::Map32 => self.length32()?,
-            _ => {
-                self.position = start;
-                return Err(self.unexpected("map"));
-            }
+            _ => return Err(self.unexpected_before("map")),
         };
         self.announced(len, len.saturating_mul(2))
     }
@@ -308,7 +330,6 @@ impl<'f> Decoder<'f> {
     /// Read an extension value: its code and its data, which shares the
     /// msgpack buffer.
     pub fn ext(&mut self) -> Result<(i8, Bytes)> {
-        let start = self.position;
         let len = match self.marker()? {
             Marker::FixExt1 => 1,
             Marker::FixExt2 => 2,
@@ -318,10 +339,7 @@ impl<'f> Decoder<'f> {
             Marker::Ext8 => usize::from(self.u8()?),
             Marker::Ext16 => usize::from(self.u16()?),
             Marker::Ext32 => self.length32()?,
-            _ => {
-                self.position = start;
-                return Err(self.unexpected("ext"));
-            }
+            _ => return Err(self.unexpected_before("ext")),
         };
         let code = i8::from_be_bytes(self.chunk()?);
         Ok((code, self.share(len)?))
@@ -407,7 +425,19 @@ impl<'f> Decoder<'f> {
             })
     }
 
-    pub(crate) fn remaining(&self) -> usize {
+    /// What was not consumed yet.
+    #[inline]
+    pub(crate) fn rest(&self) -> &'f [u8] {
+        self.buffer.get(self.position..).unwrap_or_default()
+    }
+
+    /// Consume `len` bytes of [`Decoder::rest`] that the caller has read.
+    #[inline]
+    pub(crate) fn advance(&mut self, len: usize) {
+        self.position += len;
+    }
+
+    fn remaining(&self) -> usize {
         self.buffer.len().saturating_sub(self.position)
     }
 
@@ -454,8 +484,7 @@ impl<'f> Decoder<'f> {
 
     #[inline]
     fn chunk<const N: usize>(&mut self) -> Result<[u8; N]> {
-        let rest = self.buffer.get(self.position..).unwrap_or_default();
-        match rest.first_chunk::<N>() {
+        match self.rest().first_chunk::<N>() {
             Some(chunk) => {
                 self.position += N;
                 Ok(*chunk)
@@ -466,8 +495,7 @@ impl<'f> Decoder<'f> {
 
     #[inline]
     fn take(&mut self, len: usize) -> Result<&'f [u8]> {
-        let rest = self.buffer.get(self.position..).unwrap_or_default();
-        match rest.get(..len) {
+        match self.rest().get(..len) {
             Some(taken) => {
                 self.position += len;
                 Ok(taken)
@@ -507,6 +535,13 @@ impl<'f> Decoder<'f> {
             Ok(kind) => Error::Type { expected, found: kind.name(), offset: self.position },
             Err(error) => error,
         }
+    }
+
+    /// The same for a value whose marker was consumed already.
+    #[cold]
+    fn unexpected_before(&mut self, expected: &'static str) -> Error {
+        self.position = self.position.saturating_sub(1);
+        self.unexpected(expected)
     }
 
     #[cold]

@@ -70,10 +70,63 @@ pub(crate) fn append_floats(out: &mut Vec<u8>, values: &[f64]) {
 /// `each`.
 #[inline]
 pub(crate) fn read_ints(decoder: &mut Decoder<'_>, count: usize, mut each: impl FnMut(i32)) -> Result<()> {
-    for _ in 0..count {
-        each(decoder.i32()?);
+    let mut left = count;
+    while left > 0 {
+        let (read, used) = read_unsigned(decoder.rest(), left, &mut each);
+        decoder.advance(used);
+        left -= read;
+        // What stopped the loop: the last bytes of the message, a signed or a
+        // wide format, or no integer at all.
+        if left > 0 {
+            each(decoder.i32()?);
+            left -= 1;
+        }
     }
     Ok(())
+}
+
+/// Length of a value by its first byte, for fixint, uint8, uint16 and uint32;
+/// 0 for everything else.
+const UNSIGNED_LEN: [u8; 256] = {
+    let mut lens = [0; 256];
+    let mut byte = 0;
+    while byte < 0x80 {
+        lens[byte] = 1;
+        byte += 1;
+    }
+    lens[0xcc] = 2;
+    lens[0xcd] = 3;
+    lens[0xce] = 5;
+    lens
+};
+
+/// The bits of a word that hold the value, by length.
+const UNSIGNED_MASK: [u64; 8] = [0, 0x7f, 0xff, 0xffff, 0, 0xffff_ffff, 0, 0];
+
+/// Read at most `limit` ids of the common formats; say how many, and how many
+/// bytes they took. Like the encoder it computes the format instead of
+/// branching on it.
+#[inline]
+fn read_unsigned(bytes: &[u8], limit: usize, each: &mut impl FnMut(i32)) -> (usize, usize) {
+    let mut rest = bytes;
+    let mut read = 0;
+    while read < limit {
+        let Some(word) = rest.first_chunk::<8>() else {
+            break;
+        };
+        let len = usize::from(UNSIGNED_LEN[usize::from(word[0])]);
+        if len == 0 {
+            break;
+        }
+        let value = (u64::from_be_bytes(*word) >> (64 - 8 * len)) & UNSIGNED_MASK[len & 7];
+        let Ok(id) = i32::try_from(value) else {
+            break;
+        };
+        each(id);
+        rest = rest.get(len..).unwrap_or_default();
+        read += 1;
+    }
+    (read, bytes.len() - rest.len())
 }
 
 /// Read `count` floats (or integers standing for floats) and hand each to

@@ -1,8 +1,8 @@
 //! A batch read in place, for a receiver that hands rows on as they are.
 //!
 //! [`BatchTokenIDOutSlim`](super::BatchTokenIDOutSlim) owns every id and every
-//! row, which costs half a dozen allocations per row. A [`BatchView`] owns
-//! nothing: [`BatchView::parse`] checks the whole message once, and
+//! row, which costs half a dozen allocations per row. A [`BatchView`] owns a list
+//! of borrowed ids: [`BatchView::parse`] checks the whole message once, and
 //! [`BatchView::rows`] then walks the columns side by side. It accepts exactly
 //! the messages that the owned decoder and
 //! [`requests`](super::BatchTokenIDOutSlim::requests) accept together.
@@ -33,6 +33,8 @@
 //! # Ok::<(), ts_wire::Error>(())
 //! ```
 
+use std::num::NonZeroUsize;
+
 use super::{FinishDetails, PromptTopLogprobs, TAG, TopLogprobs, ragged};
 use crate::codec::Wire;
 use crate::error::{Error, Result};
@@ -42,7 +44,11 @@ use crate::msgpack::{Decoder, numbers};
 /// A checked output batch, borrowed from the bytes it came in.
 #[derive(Debug, Clone)]
 pub struct BatchView<'a> {
-    rows: Rows<'a>,
+    message: &'a [u8],
+    /// Read once and kept: to check a string again costs more than to store
+    /// it.
+    rids: Vec<&'a str>,
+    columns: Cursors,
     load: BatchLoad,
 }
 
@@ -78,62 +84,62 @@ pub struct RowView<'a> {
     pub cached_tokens: i64,
     /// Logprobs of the row's tokens; empty where not asked for.
     pub output_token_logprobs: Floats<'a>,
-    /// Verification rounds so far, with speculative decoding.
-    pub spec_verify_ct: Option<i64>,
-    /// Accepted tokens per round, once finished with speculative decoding.
-    pub accept_draft_tokens: Option<f64>,
-    details: Option<Raw<'a>>,
-    input_logprobs: Option<(Raw<'a>, Raw<'a>)>,
-    input_top: Option<(Raw<'a>, Raw<'a>)>,
-    output_top: Option<(Raw<'a>, Raw<'a>)>,
+    message: &'a [u8],
+    details: Option<Cursor>,
+    rare: Option<Rare>,
 }
 
 /// Token ids in place.
 #[derive(Debug, Clone, Copy)]
 pub struct Ids<'a> {
-    elements: Raw<'a>,
+    elements: &'a [u8],
     len: usize,
 }
 
 /// Floats in place.
 #[derive(Debug, Clone, Copy)]
 pub struct Floats<'a> {
-    elements: Raw<'a>,
+    elements: &'a [u8],
     len: usize,
 }
 
 /// The rows of a [`BatchView`], in order.
 #[derive(Debug, Clone)]
-pub struct Rows<'a> {
-    left: usize,
-    rids: Decoder<'a>,
-    output_ids: Decoder<'a>,
-    finished_reasons: Decoder<'a>,
-    prompt_tokens: Decoder<'a>,
-    completion_tokens: Decoder<'a>,
-    cached_tokens: Decoder<'a>,
-    output_logprobs: Decoder<'a>,
-    tail: Tail<'a>,
+pub struct Rows<'v, 'a> {
+    message: &'a [u8],
+    rids: std::slice::Iter<'v, &'a str>,
+    columns: Cursors,
 }
 
-/// The columns that are there for every row or for none. Most batches have but
-/// the details, and those only from newer engines.
-#[derive(Debug, Clone)]
-struct Tail<'a> {
-    details: Option<Decoder<'a>>,
-    spec_verify_ct: Option<Decoder<'a>>,
-    accept_draft_tokens: Option<Decoder<'a>>,
-    input_logprobs: Pair<'a>,
-    input_top: Pair<'a>,
-    output_top: Pair<'a>,
-}
-
-/// A column of logprobs and that of their token ids.
-type Pair<'a> = (Option<Decoder<'a>>, Option<Decoder<'a>>);
-
-/// The bytes of a value, or of the elements of an array, that was checked.
+/// Where each column has its next entry.
 #[derive(Debug, Clone, Copy)]
-struct Raw<'a>(&'a [u8]);
+struct Cursors {
+    output_ids: Cursor,
+    finished_reasons: Cursor,
+    prompt_tokens: Cursor,
+    completion_tokens: Cursor,
+    cached_tokens: Cursor,
+    output_logprobs: Cursor,
+    details: Option<Cursor>,
+    rare: Option<Rare>,
+}
+
+/// The tail columns that few batches have, each with where its next entry is;
+/// `None` for a column without entries. The constants below name the places.
+#[derive(Debug, Clone, Copy)]
+struct Rare([Option<Cursor>; 8]);
+
+const SPEC_VERIFY_CT: usize = 0;
+const ACCEPT_DRAFT_TOKENS: usize = 1;
+/// A column of logprobs; that of their token ids is the next.
+const INPUT_LOGPROBS: usize = 2;
+const INPUT_TOP: usize = 4;
+const OUTPUT_TOP: usize = 6;
+
+/// Where the next entry of a column is in the message. Never 0: the message's
+/// own header comes first.
+#[derive(Debug, Clone, Copy)]
+struct Cursor(NonZeroUsize);
 
 // === impl BatchView ===
 
@@ -148,13 +154,13 @@ impl<'a> BatchView<'a> {
         let mut decoder = Decoder::over(message);
         let mut columns = Columns::open(&mut decoder)?;
         let rids = columns.rids()?;
-        let output_ids = columns.required("output_ids", check(ids))?;
-        let finished_reasons = columns.required("finished_reasons", check(Decoder::str))?;
-        let prompt_tokens = columns.required("prompt_tokens", check(Decoder::i64))?;
-        let completion_tokens = columns.required("completion_tokens", check(Decoder::i64))?;
-        let cached_tokens = columns.required("cached_tokens", check(Decoder::i64))?;
-        let output_logprobs = columns.required("output_token_logprobs_val", check(floats))?;
-        columns.required("output_token_logprobs_idx", check(ids))?;
+        let output_ids = columns.required("output_ids", ids)?;
+        let finished_reasons = columns.required("finished_reasons", Decoder::str)?;
+        let prompt_tokens = columns.required("prompt_tokens", Decoder::i64)?;
+        let completion_tokens = columns.required("completion_tokens", Decoder::i64)?;
+        let cached_tokens = columns.required("cached_tokens", Decoder::i64)?;
+        let output_logprobs = columns.required("output_token_logprobs_val", floats)?;
+        columns.required("output_token_logprobs_idx", ids)?;
         let load = BatchLoad {
             engine_index: columns.number("engine_index")?,
             num_running: columns.number("num_running")?,
@@ -162,22 +168,18 @@ impl<'a> BatchView<'a> {
             kv_active_pages: columns.number("kv_active_pages")?,
             kv_total_pages: columns.number("kv_total_pages")?,
         };
-        let tail = Tail::find(&mut columns)?;
-        let left = columns.rows;
-        columns.reader.close()?;
-        decoder.finish()?;
-        let rows = Rows {
-            left,
-            rids,
+        let columns = Cursors {
             output_ids,
             finished_reasons,
             prompt_tokens,
             completion_tokens,
             cached_tokens,
             output_logprobs,
-            tail,
+            details: columns.optional("finish_reason_details", details)?,
+            rare: columns.finish()?,
         };
-        Ok(Self { rows, load })
+        decoder.finish()?;
+        Ok(Self { message, rids, columns, load })
     }
 
     /// What the batch says about its engine; zeros from an engine that does
@@ -188,7 +190,7 @@ impl<'a> BatchView<'a> {
 
     /// The number of rows.
     pub fn len(&self) -> usize {
-        self.rows.left
+        self.rids.len()
     }
 
     /// Whether the batch has no rows: it then only reports load.
@@ -197,21 +199,26 @@ impl<'a> BatchView<'a> {
     }
 
     /// The rows, in the batch's order.
-    pub fn rows(&self) -> Rows<'a> {
-        self.rows.clone()
+    pub fn rows(&self) -> Rows<'_, 'a> {
+        Rows { message: self.message, rids: self.rids.iter(), columns: self.columns }
     }
 }
 
-impl<'a> IntoIterator for BatchView<'a> {
+impl<'v, 'a> IntoIterator for &'v BatchView<'a> {
     type Item = RowView<'a>;
-    type IntoIter = Rows<'a>;
+    type IntoIter = Rows<'v, 'a>;
 
-    fn into_iter(self) -> Rows<'a> {
-        self.rows
+    fn into_iter(self) -> Rows<'v, 'a> {
+        self.rows()
     }
 }
 
 // === impl Columns ===
+
+/// Reads one entry of a column.
+trait Entry<'a, T>: Fn(&mut Decoder<'a>) -> Result<T> {}
+
+impl<'a, T, F: Fn(&mut Decoder<'a>) -> Result<T>> Entry<'a, T> for F {}
 
 /// Goes through the columns of a message, checks each, and remembers where its
 /// first entry is.
@@ -227,7 +234,7 @@ impl<'d, 'a> Columns<'d, 'a> {
     }
 
     /// The first column; it says how many rows there are.
-    fn rids(&mut self) -> Result<Decoder<'a>> {
+    fn rids(&mut self) -> Result<Vec<&'a str>> {
         let missing = Error::MissingField("rids");
         let Some(decoder) = self.reader.raw() else {
             return Err(missing);
@@ -235,52 +242,63 @@ impl<'d, 'a> Columns<'d, 'a> {
         if decoder.take_nil()? {
             return Err(missing);
         }
-        self.rows = decoder.array_len().map_err(|e| e.in_field("rids"))?;
-        let first = decoder.clone();
-        for _ in 0..self.rows {
-            decoder.str().map_err(|e| e.in_field("rids"))?;
-        }
-        Ok(first)
+        let mut read = || {
+            self.rows = decoder.array_len()?;
+            // At most sixteen times what is left of the message.
+            let mut rids = Vec::with_capacity(self.rows);
+            for _ in 0..self.rows {
+                rids.push(decoder.str()?);
+            }
+            Ok(rids)
+        };
+        read().map_err(|error: Error| error.in_field("rids"))
+    }
+
+    /// The rare columns, then whatever a newer engine appended.
+    fn finish(mut self) -> Result<Option<Rare>> {
+        let rare = Rare::find(&mut self)?;
+        self.reader.close()?;
+        Ok(rare)
     }
 
     /// A column that has an entry per row.
-    fn required(&mut self, name: &'static str, check: impl Fn(&mut Decoder<'a>) -> Result<()>) -> Result<Decoder<'a>> {
-        let rows = self.rows;
-        match self.column(name, check)? {
-            Some((first, len)) if len == rows => Ok(first),
-            Some((_, len)) => Err(ragged(name, len, rows)),
-            None => Err(Error::MissingField(name)),
+    fn required<T>(&mut self, name: &'static str, entry: impl Entry<'a, T>) -> Result<Cursor> {
+        if self.reader.raw().is_none() {
+            return Err(Error::MissingField(name));
+        }
+        match self.entries(name, entry)? {
+            (first, len) if len == self.rows => Ok(first),
+            (_, len) => Err(ragged(name, len, self.rows)),
         }
     }
 
     /// A column that has an entry per row, or none at all.
-    fn optional(
-        &mut self,
-        name: &'static str,
-        check: impl Fn(&mut Decoder<'a>) -> Result<()>,
-    ) -> Result<Option<Decoder<'a>>> {
-        let rows = self.rows;
-        match self.column(name, check)? {
-            None | Some((_, 0)) => Ok(None),
-            Some((first, len)) if len == rows => Ok(Some(first)),
-            Some((_, len)) => Err(ragged(name, len, rows)),
+    fn optional<T>(&mut self, name: &'static str, entry: impl Entry<'a, T>) -> Result<Option<Cursor>> {
+        if self.reader.raw().is_none() {
+            return Ok(None);
+        }
+        match self.entries(name, entry)? {
+            (_, 0) => Ok(None),
+            (first, len) if len == self.rows => Ok(Some(first)),
+            (_, len) => Err(ragged(name, len, self.rows)),
         }
     }
 
-    fn column(
-        &mut self,
-        name: &'static str,
-        check: impl Fn(&mut Decoder<'a>) -> Result<()>,
-    ) -> Result<Option<(Decoder<'a>, usize)>> {
-        let Some(decoder) = self.reader.raw() else {
-            return Ok(None);
+    /// Check the entries of the column that comes next: where they begin, and
+    /// how many they are.
+    fn entries<T>(&mut self, name: &'static str, entry: impl Entry<'a, T>) -> Result<(Cursor, usize)> {
+        let decoder = self.reader.decoder();
+        let mut first = Cursor::at(decoder);
+        let mut check = || {
+            let len = decoder.array_len()?;
+            first = Cursor::at(decoder);
+            for _ in 0..len {
+                entry(decoder)?;
+            }
+            Ok(len)
         };
-        let len = decoder.array_len().map_err(|e| e.in_field(name))?;
-        let first = decoder.clone();
-        for _ in 0..len {
-            check(decoder).map_err(|e| e.in_field(name))?;
-        }
-        Ok(Some((first, len)))
+        let len = check().map_err(|error: Error| error.in_field(name))?;
+        Ok((first, len))
     }
 
     fn number(&mut self, name: &'static str) -> Result<i64> {
@@ -288,91 +306,103 @@ impl<'d, 'a> Columns<'d, 'a> {
     }
 }
 
-/// `read`, with the value it read dropped.
-fn check<'a, T>(read: impl Fn(&mut Decoder<'a>) -> Result<T>) -> impl Fn(&mut Decoder<'a>) -> Result<()> {
-    move |decoder| read(decoder).map(|_| ())
-}
-
 // === impl Rows ===
 
-impl<'a> Iterator for Rows<'a> {
+impl<'a> Iterator for Rows<'_, 'a> {
     type Item = RowView<'a>;
 
-    fn next(&mut self) -> Option<RowView<'a>> {
-        self.left = self.left.checked_sub(1)?;
-        // Every entry was read once by `parse`, so none of them fails.
-        self.row().ok()
-    }
-
-    fn size_hint(&self) -> (usize, Option<usize>) {
-        (self.left, Some(self.left))
-    }
-}
-
-impl ExactSizeIterator for Rows<'_> {}
-
-impl<'a> Rows<'a> {
     #[inline]
-    fn row(&mut self) -> Result<RowView<'a>> {
-        let finish_reason = self.finished_reasons.str()?;
-        let mut row = RowView {
-            rid: self.rids.str()?,
-            output_ids: ids(&mut self.output_ids)?,
-            finish_reason: Some(finish_reason).filter(|reason| !reason.is_empty()),
-            prompt_tokens: self.prompt_tokens.i64()?,
-            completion_tokens: self.completion_tokens.i64()?,
-            cached_tokens: self.cached_tokens.i64()?,
-            output_token_logprobs: floats(&mut self.output_logprobs)?,
-            spec_verify_ct: None,
-            accept_draft_tokens: None,
-            details: None,
-            input_logprobs: None,
-            input_top: None,
-            output_top: None,
-        };
-        self.tail.fill(&mut row)?;
-        Ok(row)
-    }
-}
-
-// === impl Tail ===
-
-impl<'a> Tail<'a> {
-    fn find(columns: &mut Columns<'_, 'a>) -> Result<Self> {
-        Ok(Self {
-            details: columns.optional("finish_reason_details", check(details))?,
-            spec_verify_ct: columns.optional("spec_verify_ct", check(Decoder::i64))?,
-            accept_draft_tokens: columns.optional("accept_draft_tokens", check(or_nil(Decoder::float)))?,
-            input_logprobs: (
-                columns.optional("input_token_logprobs_val", check(each(or_nil(Decoder::float))))?,
-                columns.optional("input_token_logprobs_idx", check(ids))?,
-            ),
-            input_top: (
-                columns.optional("input_top_logprobs_val", check(each(or_nil(floats))))?,
-                columns.optional("input_top_logprobs_idx", check(each(or_nil(ids))))?,
-            ),
-            output_top: (
-                columns.optional("output_top_logprobs_val", check(each(floats)))?,
-                columns.optional("output_top_logprobs_idx", check(each(ids)))?,
-            ),
+    fn next(&mut self) -> Option<RowView<'a>> {
+        let rid = *self.rids.next()?;
+        let message = self.message;
+        let columns = &mut self.columns;
+        // Every entry was read once by `parse`, so no read below fails; only
+        // the ids end the iteration.
+        Some(RowView {
+            rid,
+            output_ids: columns.output_ids.read(message, ids)?,
+            finish_reason: columns.finished_reasons.read(message, nonempty)?,
+            prompt_tokens: columns.prompt_tokens.read(message, Decoder::i64)?,
+            completion_tokens: columns.completion_tokens.read(message, Decoder::i64)?,
+            cached_tokens: columns.cached_tokens.read(message, Decoder::i64)?,
+            output_token_logprobs: columns.output_logprobs.read(message, floats)?,
+            message,
+            details: match &mut columns.details {
+                Some(column) => column.pass(message)?,
+                None => None,
+            },
+            rare: match &mut columns.rare {
+                Some(columns) => Some(columns.pass(message)?),
+                None => None,
+            },
         })
     }
 
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        self.rids.size_hint()
+    }
+}
+
+impl ExactSizeIterator for Rows<'_, '_> {}
+
+// === impl Rare ===
+
+impl Rare {
+    fn find(columns: &mut Columns<'_, '_>) -> Result<Option<Self>> {
+        let found = [
+            columns.optional("spec_verify_ct", Decoder::i64)?,
+            columns.optional("accept_draft_tokens", or_nil(Decoder::float))?,
+            columns.optional("input_token_logprobs_val", each(or_nil(Decoder::float)))?,
+            columns.optional("input_token_logprobs_idx", ids)?,
+            columns.optional("input_top_logprobs_val", each(or_nil(floats)))?,
+            columns.optional("input_top_logprobs_idx", each(or_nil(ids)))?,
+            columns.optional("output_top_logprobs_val", each(floats))?,
+            columns.optional("output_top_logprobs_idx", each(ids))?,
+        ];
+        Ok(Some(Self(found)).filter(|rare| rare.0.iter().any(Option::is_some)))
+    }
+
+    /// Move every column to its next entry; where they were is a row's.
+    fn pass(&mut self, message: &[u8]) -> Option<Self> {
+        let row = *self;
+        for column in self.0.iter_mut().flatten() {
+            column.pass(message)?;
+        }
+        Some(row)
+    }
+}
+
+// === impl Cursor ===
+
+impl Cursor {
+    /// The decoder's position; it has read the message's header.
     #[inline]
-    fn fill(&mut self, row: &mut RowView<'a>) -> Result<()> {
-        if let Some(column) = &mut self.details {
-            row.details = raw_unless_nil(column)?;
+    fn at(decoder: &Decoder<'_>) -> Self {
+        Self(NonZeroUsize::new(decoder.position()).unwrap_or(NonZeroUsize::MAX))
+    }
+
+    /// Read the next entry, which was checked, and move on behind it.
+    #[inline]
+    fn read<'a, T>(&mut self, message: &'a [u8], entry: impl Entry<'a, T>) -> Option<T> {
+        let mut decoder = Decoder::over_from(message, self.0.get());
+        let value = entry(&mut decoder).ok()?;
+        *self = Self::at(&decoder);
+        Some(value)
+    }
+
+    /// Move on behind the next entry; where it is, unless it is `nil`.
+    #[inline]
+    fn pass(&mut self, message: &[u8]) -> Option<Option<Self>> {
+        let entry = *self;
+        if self.read(message, Decoder::take_nil)? {
+            return Some(None);
         }
-        if let Some(column) = &mut self.spec_verify_ct {
-            row.spec_verify_ct = Some(column.i64()?);
-        }
-        if let Some(column) = &mut self.accept_draft_tokens {
-            row.accept_draft_tokens = or_nil(Decoder::float)(column)?;
-        }
-        row.input_logprobs = pair(&mut self.input_logprobs)?;
-        row.input_top = pair(&mut self.input_top)?;
-        row.output_top = pair(&mut self.output_top)?;
-        Ok(())
+        self.read(message, Decoder::skip)?;
+        Some(Some(entry))
+    }
+
+    fn decode<T: Wire>(mut self, message: &[u8]) -> Option<T> {
+        self.read(message, T::decode)
     }
 }
 
@@ -380,36 +410,47 @@ impl<'a> Tail<'a> {
 
 impl RowView<'_> {
     /// The finish reason in full, once the request ended, from an engine that
-    /// sends it. Decoded anew at every call, as the ones below.
+    /// sends it. Decoded anew at every call, as everything below.
     pub fn finish_details(&self) -> Option<FinishDetails> {
-        self.details?.decode()
+        self.details?.decode(self.message)
+    }
+
+    /// Verification rounds so far, with speculative decoding.
+    pub fn spec_verify_ct(&self) -> Option<i64> {
+        self.rare(SPEC_VERIFY_CT)
+    }
+
+    /// Accepted tokens per round, once finished with speculative decoding.
+    pub fn accept_draft_tokens(&self) -> Option<f64> {
+        self.rare(ACCEPT_DRAFT_TOKENS).flatten()
     }
 
     /// Logprobs of the prompt and their tokens, in the row that ships them.
     pub fn input_token_logprobs(&self) -> Option<(Vec<Option<f64>>, Vec<i32>)> {
-        decode_pair(self.input_logprobs)
+        self.rare_pair(INPUT_LOGPROBS)
     }
 
     /// The prompt's alternatives, in the row that ships them.
     pub fn input_top_logprobs(&self) -> Option<PromptTopLogprobs> {
-        decode_pair(self.input_top)
+        self.rare_pair(INPUT_TOP)
     }
 
     /// The alternatives of the row's tokens, where asked for.
     pub fn output_top_logprobs(&self) -> Option<TopLogprobs> {
-        decode_pair(self.output_top)
+        self.rare_pair(OUTPUT_TOP)
     }
-}
 
-fn decode_pair<V: Wire, I: Wire>(pair: Option<(Raw<'_>, Raw<'_>)>) -> Option<(V, I)> {
-    let (values, ids) = pair?;
-    Some((values.decode()?, ids.decode()?))
-}
+    /// The row's entry of a rare column.
+    fn rare<T: Wire>(&self, column: usize) -> Option<T> {
+        let entry = *self.rare.as_ref()?.0.get(column)?;
+        entry?.decode(self.message)
+    }
 
-impl Raw<'_> {
-    /// The value; `None` never, as it was checked for this type.
-    fn decode<T: Wire>(self) -> Option<T> {
-        T::decode(&mut Decoder::over(self.0)).ok()
+    /// The row's logprobs and token ids of two columns, unless it has none.
+    fn rare_pair<V: Wire, I: Wire>(&self, column: usize) -> Option<(Vec<V>, Vec<I>)> {
+        let values: Vec<V> = self.rare(column)?;
+        let ids = self.rare(column + 1)?;
+        Some((values, ids)).filter(|(values, _)| !values.is_empty())
     }
 }
 
@@ -428,7 +469,7 @@ impl<'a> Ids<'a> {
 
     /// The ids.
     pub fn iter(&self) -> impl Iterator<Item = i32> + use<'a> {
-        let mut decoder = Decoder::over(self.elements.0);
+        let mut decoder = Decoder::over(self.elements);
         (0..self.len).map_while(move |_| decoder.i32().ok())
     }
 
@@ -436,7 +477,7 @@ impl<'a> Ids<'a> {
     #[inline]
     pub fn append_to(&self, tokens: &mut Vec<i32>) {
         tokens.reserve(self.len);
-        let mut decoder = Decoder::over(self.elements.0);
+        let mut decoder = Decoder::over(self.elements);
         let read = numbers::read_ints(&mut decoder, self.len, |id| tokens.push(id));
         debug_assert!(read.is_ok(), "the ids were checked");
     }
@@ -457,7 +498,7 @@ impl<'a> Floats<'a> {
 
     /// The floats.
     pub fn iter(&self) -> impl Iterator<Item = f64> + use<'a> {
-        let mut decoder = Decoder::over(self.elements.0);
+        let mut decoder = Decoder::over(self.elements);
         (0..self.len).map_while(move |_| decoder.float().ok())
     }
 
@@ -465,7 +506,7 @@ impl<'a> Floats<'a> {
     #[inline]
     pub fn append_to(&self, values: &mut Vec<f64>) {
         values.reserve(self.len);
-        let mut decoder = Decoder::over(self.elements.0);
+        let mut decoder = Decoder::over(self.elements);
         let read = numbers::read_floats(&mut decoder, self.len, |value| values.push(value));
         debug_assert!(read.is_ok(), "the floats were checked");
     }
@@ -478,7 +519,7 @@ fn ids<'a>(decoder: &mut Decoder<'a>) -> Result<Ids<'a>> {
     let len = decoder.array_len()?;
     let start = decoder.position();
     numbers::read_ints(decoder, len, |_| ())?;
-    let elements = Raw(decoder.since(start));
+    let elements = decoder.since(start);
     Ok(Ids { elements, len })
 }
 
@@ -487,8 +528,17 @@ fn floats<'a>(decoder: &mut Decoder<'a>) -> Result<Floats<'a>> {
     let len = decoder.array_len()?;
     let start = decoder.position();
     numbers::read_floats(decoder, len, |_| ())?;
-    let elements = Raw(decoder.since(start));
+    let elements = decoder.since(start);
     Ok(Floats { elements, len })
+}
+
+/// A finish reason, `None` for the empty one of a running request.
+#[inline]
+fn nonempty<'a>(decoder: &mut Decoder<'a>) -> Result<Option<&'a str>> {
+    match decoder.str()? {
+        "" => Ok(None),
+        reason => Ok(Some(reason)),
+    }
 }
 
 /// Finish details: what [`FinishDetails`] decodes from, or `nil`.
@@ -519,30 +569,4 @@ fn or_nil<'a, T>(entry: impl Fn(&mut Decoder<'a>) -> Result<T>) -> impl Fn(&mut 
         true => Ok(None),
         false => entry(decoder).map(Some),
     }
-}
-
-/// The bytes of an entry that was checked, unless it is `nil`.
-fn raw_unless_nil<'a>(column: &mut Decoder<'a>) -> Result<Option<Raw<'a>>> {
-    if column.take_nil()? {
-        return Ok(None);
-    }
-    raw(column).map(Some)
-}
-
-fn raw<'a>(column: &mut Decoder<'a>) -> Result<Raw<'a>> {
-    let start = column.position();
-    column.skip()?;
-    Ok(Raw(column.since(start)))
-}
-
-/// A row's logprobs with their token ids, unless it has none.
-fn pair<'a>((values, ids): &mut Pair<'a>) -> Result<Option<(Raw<'a>, Raw<'a>)>> {
-    // Both columns move on even if the row's entry turns out empty.
-    let ids = ids.as_mut().map(raw).transpose()?;
-    let Some(values) = values else {
-        return Ok(None);
-    };
-    let empty = values.clone().array_len()? == 0;
-    let values = raw(values)?;
-    Ok(ids.filter(|_| !empty).map(|ids| (values, ids)))
 }
