@@ -118,8 +118,8 @@ impl OutputChunk {
         self.prompt_tokens = row.prompt_tokens;
         self.completion_tokens = row.completion_tokens;
         self.cached_tokens = row.cached_tokens;
-        self.spec_verify_ct = row.spec_verify_ct.or(self.spec_verify_ct);
-        self.accept_draft_tokens = row.accept_draft_tokens.or(self.accept_draft_tokens);
+        self.spec_verify_ct = row.spec_verify_ct().or(self.spec_verify_ct);
+        self.accept_draft_tokens = row.accept_draft_tokens().or(self.accept_draft_tokens);
         if let Some(reason) = row.finish_reason {
             self.finish_reason = Some(reason.to_owned());
             self.finish_details = row.finish_details();
