@@ -1,1 +1,124 @@
 //! Step 3: who is it, may it run now.
+
+use std::sync::Arc;
+
+use http::HeaderMap;
+use http::header::AUTHORIZATION;
+use sha2::{Digest, Sha256};
+
+use crate::api::error::ApiError;
+use crate::config::ApiKey;
+use crate::types::Caller;
+
+/// The keys that callers may present.
+#[derive(Debug)]
+pub struct Admission {
+    /// Digests, so that a comparison takes the same time whatever is presented.
+    keys: Vec<([u8; 32], Arc<str>)>,
+    open: Arc<str>,
+}
+
+impl Admission {
+    /// With no keys everybody is let in.
+    pub fn new(keys: &[ApiKey]) -> Self {
+        let keys = keys.iter().map(|key| (digest(key.key.as_bytes()), Arc::from(key.tenant.as_str()))).collect();
+        Self { keys, open: Arc::from("default") }
+    }
+
+    /// Whether callers need a key.
+    pub fn needs_key(&self) -> bool {
+        !self.keys.is_empty()
+    }
+
+    /// Who presents these headers. Two callers may share a flight only with equal scopes (C3, C4): with keys that is the
+    /// tenant, without keys it is the `Authorization` that goes on to the upstream.
+    ///
+    /// # Errors
+    /// 401 where a key is needed and none of ours is presented.
+    pub fn enter(&self, headers: &HeaderMap) -> Result<Caller, ApiError> {
+        let presented = headers.get(AUTHORIZATION).map(|value| value.as_bytes());
+        if !self.needs_key() {
+            let scope = digest(presented.unwrap_or_default());
+            return Ok(Caller { tenant: Arc::clone(&self.open), scope });
+        }
+        let key = presented.and_then(bearer).or_else(|| headers.get("x-api-key").map(|value| value.as_bytes()));
+        let presented = digest(key.ok_or_else(ApiError::unauthorized)?);
+        let mut found = None;
+        for (key, tenant) in &self.keys {
+            // Digests of unknown keys tell nothing about ours, and all are looked at.
+            let equal = key.iter().zip(&presented).fold(0, |different, (a, b)| different | (a ^ b)) == 0;
+            if equal {
+                found = Some(tenant);
+            }
+        }
+        let tenant = Arc::clone(found.ok_or_else(ApiError::unauthorized)?);
+        Ok(Caller { scope: digest(tenant.as_bytes()), tenant })
+    }
+
+    /// Take the gateway's own keys out of what goes upstream (X2).
+    pub fn hide_key(&self, headers: &mut HeaderMap) {
+        if self.needs_key() {
+            headers.remove(AUTHORIZATION);
+            headers.remove("x-api-key");
+        }
+    }
+}
+
+fn bearer(value: &[u8]) -> Option<&[u8]> {
+    let (scheme, key) = value.split_at_checked(7)?;
+    scheme.eq_ignore_ascii_case(b"bearer ").then(|| key.trim_ascii())
+}
+
+fn digest(bytes: &[u8]) -> [u8; 32] {
+    Sha256::digest(bytes).into()
+}
+
+#[cfg(test)]
+mod tests {
+    #![expect(clippy::unwrap_used, reason = "tests")]
+
+    use super::*;
+
+    fn headers(name: &'static str, value: &str) -> HeaderMap {
+        let mut headers = HeaderMap::new();
+        headers.insert(name, value.parse().unwrap());
+        headers
+    }
+
+    fn admission() -> Admission {
+        let key = |key: &str, tenant: &str| ApiKey { key: key.into(), tenant: tenant.into() };
+        Admission::new(&[key("one", "a"), key("two", "a"), key("three", "b")])
+    }
+
+    #[test]
+    fn x1_a_key_is_needed_where_keys_are_set() {
+        let admission = admission();
+        for wrong in ["Bearer four", "Bearer one1", "Bearer on", "Basic one", "one", "Bearer ", ""] {
+            let refused = admission.enter(&headers("authorization", wrong)).unwrap_err();
+            assert_eq!(refused.status.as_u16(), 401, "{wrong}");
+        }
+        assert_eq!(admission.enter(&HeaderMap::new()).unwrap_err().status.as_u16(), 401);
+        assert_eq!(&*admission.enter(&headers("authorization", "bearer three")).unwrap().tenant, "b");
+        assert_eq!(&*admission.enter(&headers("x-api-key", "one")).unwrap().tenant, "a");
+    }
+
+    #[test]
+    fn c3_scopes_are_tenants_or_else_credentials() {
+        let admission = admission();
+        let scope = |key: &str| admission.enter(&headers("authorization", key)).unwrap().scope;
+        assert_eq!(scope("Bearer one"), scope("Bearer two"));
+        assert_ne!(scope("Bearer one"), scope("Bearer three"));
+        let open = Admission::new(&[]);
+        let scope = |key: &str| open.enter(&headers("authorization", key)).unwrap().scope;
+        assert_ne!(scope("Bearer x"), scope("Bearer y"));
+    }
+
+    #[test]
+    fn x2_the_gateways_key_does_not_go_upstream() {
+        let mut sent = headers("authorization", "Bearer one");
+        Admission::new(&[]).hide_key(&mut sent);
+        assert_eq!(sent.len(), 1);
+        admission().hide_key(&mut sent);
+        assert!(sent.is_empty());
+    }
+}

@@ -1,1 +1,173 @@
 //! The life of a request, in one function.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::header::{CACHE_CONTROL, CONNECTION, CONTENT_TYPE};
+use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode};
+use http_body::Body;
+
+use crate::Gateway;
+use crate::api::error::ApiError;
+use crate::api::route::Route;
+use crate::api::{self, body, header};
+use crate::coalesce::Role;
+use crate::coalesce::key::Key;
+use crate::config::Sharing;
+use crate::health;
+use crate::observe::{Outcome, Record};
+use crate::reply::Reply;
+use crate::types::{Caller, Endpoint, Question};
+
+const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+const COALESCE: HeaderName = HeaderName::from_static(header::COALESCE);
+
+/// Answer one request. Never fails: every fault has its response.
+pub async fn answer<B>(gateway: Arc<Gateway>, request: Request<B>) -> Response<Reply>
+where
+    B: Body<Data = Bytes> + Unpin,
+{
+    let request_id = request_id(request.headers());
+    let mut response = match routed(&gateway, request, &request_id).await {
+        Ok(response) => response,
+        Err(error) => refusal(&error),
+    };
+    if let Ok(id) = HeaderValue::try_from(request_id.as_ref()) {
+        response.headers_mut().insert(REQUEST_ID, id);
+    }
+    if gateway.drain.refuses() {
+        response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+    }
+    response
+}
+
+async fn routed<B>(gateway: &Arc<Gateway>, request: Request<B>, id: &Arc<str>) -> Result<Response<Reply>, ApiError>
+where
+    B: Body<Data = Bytes> + Unpin,
+{
+    header::check(request.headers())?;
+    let route = Route::of(request.method(), request.uri().path());
+    // Without a key nobody learns which paths there are (X1).
+    let caller = match &route {
+        Ok(route) if route.is_open() => None,
+        Ok(Route::Metrics) if gateway.config.server.admin.is_none() && !gateway.admission.needs_key() => None,
+        _ => Some(gateway.admission.enter(request.headers())?),
+    };
+    match (route?, caller) {
+        (Route::Health, _) => Ok(health::alive()),
+        (Route::Ready, _) => Ok(health::ready(gateway)),
+        (Route::Metrics, _) if gateway.config.server.admin.is_none() => Ok(health::metrics(gateway)),
+        (Route::Metrics, _) => Err(ApiError::unknown_path()),
+        (Route::Models, _) => Ok(health::models(gateway)),
+        (Route::Model(model), _) => health::model(gateway, &model),
+        (Route::Generate(endpoint), Some(caller)) => {
+            generate(gateway, endpoint, request, (caller, Arc::clone(id))).await
+        }
+        (Route::Generate(_), None) => Err(ApiError::unauthorized()),
+    }
+}
+
+/// A generation and its one completion record: also when the client vanishes, or the answer is a refusal.
+async fn generate<B>(
+    gateway: &Arc<Gateway>,
+    endpoint: Endpoint,
+    request: Request<B>,
+    (caller, request_id): (Caller, Arc<str>),
+) -> Result<Response<Reply>, ApiError>
+where
+    B: Body<Data = Bytes> + Unpin,
+{
+    let mut record = Record::start(&gateway.metrics, endpoint.path(), Arc::clone(&request_id));
+    let question = match ask(gateway, endpoint, request, (caller, request_id)).await {
+        Ok(question) => question,
+        Err(error) => {
+            record.head(error.status);
+            record.end(Outcome::Refused);
+            return Err(error);
+        }
+    };
+    let (question, shared) = question;
+    record.known(&question.model, &question.caller.tenant);
+    let stream = question.stream;
+
+    // Step 4: join, or lead. The leader's flight goes on in `Pool::answer`, in a task of its own.
+    let key = if shared { Key::of(&question) } else { None };
+    let pool = Arc::clone(&gateway.pool);
+    let id = Arc::clone(&question.request_id);
+    let (mut cursor, role) =
+        gateway.flights.join(key, move |writer| async move { pool.answer(&question, writer).await });
+    record.joined(role);
+    if let Some(key) = key
+        && role != Role::Off
+    {
+        tracing::info!(request_id = %id, key = %key.short(), role = role.as_str(), "coalesce");
+    }
+
+    // An upstream's 429 is a 429 for all: the head comes from the flight.
+    let head = cursor.head().await;
+    record.head(head.status);
+    let event_stream = stream && head.status == StatusCode::OK;
+    let mut response = Response::new(Reply::flight(cursor, record, event_stream, gateway.config.timeouts.keep_alive));
+    *response.status_mut() = head.status;
+    *response.headers_mut() = head.headers.clone();
+    if event_stream {
+        stream_headers(response.headers_mut());
+    }
+    response.headers_mut().insert(COALESCE, HeaderValue::from_static(role.as_str()));
+    Ok(response)
+}
+
+/// Steps 2 and 3: read, parse, check; and whether the question may be shared (C5).
+async fn ask<B>(
+    gateway: &Arc<Gateway>,
+    endpoint: Endpoint,
+    request: Request<B>,
+    (caller, request_id): (Caller, Arc<str>),
+) -> Result<(Question, bool), ApiError>
+where
+    B: Body<Data = Bytes> + Unpin,
+{
+    if gateway.drain.refuses() {
+        return Err(ApiError::draining());
+    }
+    let (parts, incoming) = request.into_parts();
+    let bytes = body::read(incoming, &gateway.config.limits, gateway.config.timeouts.request_body).await?;
+    body::check_depth(&bytes, gateway.config.limits.max_depth)?;
+    let (mut question, envelope) = api::question(endpoint, &parts.headers, bytes, caller, request_id)?;
+    gateway.admission.hide_key(&mut question.headers);
+    gateway.pool.check_model(&question.model)?;
+    let policy = &gateway.config.coalesce;
+    let shared = match if question.stream { policy.stream } else { policy.non_stream } {
+        Sharing::All => true,
+        Sharing::Deterministic => envelope.deterministic,
+        Sharing::Off => false,
+    };
+    let shared = shared && !header::opts_out(&parts.headers);
+    Ok((question, shared))
+}
+
+/// S9: what keeps intermediaries from collecting a stream.
+fn stream_headers(headers: &mut HeaderMap) {
+    headers.entry(CONTENT_TYPE).or_insert(HeaderValue::from_static("text/event-stream"));
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
+    headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
+}
+
+/// The response of a refusal that no flight was started for.
+pub fn refusal(error: &ApiError) -> Response<Reply> {
+    let mut response = Response::new(Reply::full(error.body().clone()));
+    *response.status_mut() = error.status;
+    *response.headers_mut() = error.response_headers();
+    response
+}
+
+/// The client's own id where it is sane, else one of ours. Only for logs and headers, never for the engine (D4).
+fn request_id(headers: &HeaderMap) -> Arc<str> {
+    let sane = |id: &&str| {
+        (1..=128).contains(&id.len()) && id.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_.:".contains(&b))
+    };
+    match headers.get(&REQUEST_ID).and_then(|value| value.to_str().ok()).filter(sane) {
+        Some(id) => Arc::from(id),
+        None => Arc::from(format!("req-{:032x}", rand::random::<u128>())),
+    }
+}

@@ -10,9 +10,9 @@ pub mod http;
 #[derive(Debug)]
 pub enum Backend {
     /// An OpenAI-compatible HTTP server: the answer is relayed.
-    Http(http::HttpBackend),
+    Http(Box<http::HttpBackend>),
     /// A TokenSpeed engine group: the gateway does the text work.
-    Engine(engine::EngineBackend),
+    Engine(Box<engine::EngineBackend>),
 }
 
 impl Backend {
@@ -27,6 +27,12 @@ impl Backend {
             Backend::Http(backend) => backend.run(question, writer).await,
             Backend::Engine(backend) => backend.run(question, writer).await,
         }
+    }
+
+    /// Whether questions for `model` can go here, ready or not.
+    pub fn serves(&self, model: &str) -> bool {
+        let any = matches!(self, Backend::Http(backend) if backend.takes_any_model());
+        any || self.status().models.iter().any(|name| name == model)
     }
 
     /// A snapshot of what this backend can do now.

@@ -18,8 +18,146 @@ pub mod answer;
 pub mod api;
 pub mod backend;
 pub mod coalesce;
+pub mod listen;
 pub mod pool;
 pub mod reply;
 
+pub mod admin;
+pub mod cli;
 pub mod config;
+pub mod drain;
+pub mod health;
+pub mod observe;
 pub mod types;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use tokio::net::TcpListener;
+use tokio::task::JoinHandle;
+use tokio::time::{sleep, timeout};
+
+use admit::Admission;
+use backend::engine::EngineBackend;
+use backend::http::HttpBackend;
+use backend::{Backend, StartError};
+use coalesce::Flights;
+use coalesce::log::Bounds;
+use config::Config;
+use drain::{Drain, Phase};
+use observe::Metrics;
+use pool::Pool;
+
+/// A gateway: what all its connections share.
+#[derive(Debug)]
+pub struct Gateway {
+    /// The effective configuration.
+    pub config: Config,
+    /// Its own metrics.
+    pub metrics: Arc<Metrics>,
+    /// Who may come in.
+    pub admission: Admission,
+    /// The backends.
+    pub pool: Arc<Pool>,
+    /// The flights.
+    pub flights: Flights,
+    /// Its way down.
+    pub drain: Arc<Drain>,
+}
+
+impl Gateway {
+    /// Start the backends and serve on `listener`, which is bound already; on `admin` too, where given.
+    ///
+    /// Returns before the backends are ready: `/readyz` says when.
+    ///
+    /// # Errors
+    /// A backend that cannot be started, by its address.
+    pub async fn start(
+        config: Config,
+        listener: TcpListener,
+        admin: Option<TcpListener>,
+    ) -> Result<Running, StartError> {
+        let address =
+            listener.local_addr().map_err(|error| StartError(format!("the listener has no address: {error}")))?;
+        let mut backends = Vec::new();
+        for upstream in &config.upstreams {
+            backends.push(Backend::Http(Box::new(HttpBackend::start(upstream, &config.timeouts, &config.limits)?)));
+        }
+        for group in &config.engines {
+            backends
+                .push(Backend::Engine(Box::new(EngineBackend::start(group, &config.text, &config.timeouts).await?)));
+        }
+        let metrics = Arc::new(Metrics::new());
+        let drain = Arc::new(Drain::default());
+        let bounds = Bounds {
+            join_window: config.coalesce.join_window,
+            join_age: config.coalesce.join_age,
+            max_subscribers: config.coalesce.max_subscribers,
+        };
+        let gateway = Arc::new(Gateway {
+            admission: Admission::new(&config.keys),
+            pool: Arc::new(Pool::new(backends, Arc::clone(&metrics), Arc::clone(&drain))),
+            flights: Flights::new(bounds, config.coalesce.total),
+            metrics,
+            drain,
+            config,
+        });
+        let mut tasks = vec![tokio::spawn(listen::serve(Arc::clone(&gateway), listener, answer::answer))];
+        if let Some(admin) = admin {
+            tasks.push(tokio::spawn(listen::serve(Arc::clone(&gateway), admin, admin::answer)));
+        }
+        Ok(Running { gateway, address, tasks })
+    }
+}
+
+/// A gateway that serves. Dropping it stops it at once; [`Running::drain`] lets streams finish.
+#[derive(Debug)]
+pub struct Running {
+    gateway: Arc<Gateway>,
+    address: SocketAddr,
+    tasks: Vec<JoinHandle<()>>,
+}
+
+impl Running {
+    /// The address that clients connect to.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// The gateway itself.
+    pub fn gateway(&self) -> &Arc<Gateway> {
+        &self.gateway
+    }
+
+    /// Shut down as R7 has it: readiness off at once, new requests refused after the pause, running ones cut at the limit.
+    /// Returns when all connections have ended.
+    pub async fn drain(mut self) {
+        let server = &self.gateway.config.server;
+        let drain = &self.gateway.drain;
+        drain.enter(Phase::Announced);
+        tracing::info!(pause = ?server.drain_pause, limit = ?server.drain_limit, "draining: readiness is off");
+        sleep(server.drain_pause).await;
+        drain.enter(Phase::Refusing);
+        let tasks = std::mem::take(&mut self.tasks);
+        let ended = async {
+            for task in tasks {
+                let _ = task.await;
+            }
+        };
+        tokio::pin!(ended);
+        if timeout(server.drain_limit, &mut ended).await.is_err() {
+            tracing::warn!("the drain limit is reached, what still runs is cut");
+            drain.enter(Phase::Cutting);
+            ended.await;
+        }
+        tracing::info!("drained");
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        for task in &self.tasks {
+            task.abort();
+        }
+    }
+}

@@ -1,1 +1,112 @@
-//! Step 5: which backend serves this model; retry before the first byte.
+//! Step 5: which backend serves this model; retry before the first byte (R4).
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use crate::api::error::ApiError;
+use crate::backend::Backend;
+use crate::coalesce::flight::FlightWriter;
+use crate::drain::{Drain, Phase};
+use crate::observe::Metrics;
+use crate::types::{Cause, Failure, Question};
+
+/// Seconds after which a client may ask again when no backend is ready.
+const RETRY_AFTER: u64 = 2;
+
+/// All backends.
+#[derive(Debug)]
+pub struct Pool {
+    backends: Vec<Backend>,
+    next: AtomicUsize,
+    metrics: Arc<Metrics>,
+    drain: Arc<Drain>,
+}
+
+/// Why the gateway is not ready.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NotReady {
+    /// One clause for each backend that cannot serve.
+    pub reasons: Vec<String>,
+}
+
+impl Pool {
+    /// A pool of these backends.
+    pub fn new(backends: Vec<Backend>, metrics: Arc<Metrics>, drain: Arc<Drain>) -> Self {
+        Self { backends, next: AtomicUsize::new(0), metrics, drain }
+    }
+
+    /// The models that clients can ask for, sorted.
+    pub fn models(&self) -> BTreeSet<String> {
+        self.backends.iter().flat_map(|backend| backend.status().models).collect()
+    }
+
+    /// Check that a question's model is served by something, ready or not (R1).
+    ///
+    /// # Errors
+    /// 404 for a model that no backend has.
+    pub fn check_model(&self, model: &str) -> Result<(), ApiError> {
+        if self.backends.iter().any(|backend| backend.serves(model)) {
+            return Ok(());
+        }
+        Err(ApiError::model_not_found(model))
+    }
+
+    /// Ready when a backend can serve.
+    ///
+    /// # Errors
+    /// The reasons, where none can.
+    pub fn ready(&self) -> Result<(), NotReady> {
+        let statuses: Vec<_> = self.backends.iter().map(Backend::status).collect();
+        if statuses.iter().any(|status| status.ready) {
+            return Ok(());
+        }
+        Err(NotReady { reasons: statuses.into_iter().map(|status| status.reason).collect() })
+    }
+
+    /// Answer `question` into `writer`: on the next ready backend in turn, and where that fails before anything has gone to
+    /// a client, on each other one at most once.
+    pub async fn answer(&self, question: &Question, mut writer: FlightWriter) {
+        let result = tokio::select! {
+            result = self.run(question, &mut writer) => result,
+            // Over the drain limit: an error event instead of a cut connection (R7).
+            () = self.drain.reached(Phase::Cutting) => Err(Failure::new(Cause::Cut, ApiError::draining())),
+        };
+        if let Err(failure) = &result {
+            self.metrics.failure(failure.cause);
+        }
+        writer.finish(result, question.stream);
+    }
+
+    async fn run(&self, question: &Question, writer: &mut FlightWriter) -> Result<(), Failure> {
+        let serving: Vec<&Backend> = self.backends.iter().filter(|backend| backend.serves(&question.model)).collect();
+        let ready: Vec<&Backend> = serving.iter().copied().filter(|backend| backend.status().ready).collect();
+        // An upstream whose model list is not known yet may serve all the same.
+        let candidates = if ready.is_empty() { &serving } else { &ready };
+        let first = self.next.fetch_add(1, Ordering::Relaxed);
+        let mut last = None;
+        for turn in 0..candidates.len() {
+            let Some(backend) = candidates.get((first.wrapping_add(turn)) % candidates.len()) else { break };
+            self.metrics.backend_request(backend);
+            match backend.run(question, writer).await {
+                Ok(()) => return Ok(()),
+                Err(failure) if !writer.committed() && may_retry(failure.cause) => last = Some(failure),
+                Err(failure) => return Err(failure),
+            }
+        }
+        Err(last.unwrap_or_else(|| {
+            let reasons = serving.iter().map(|backend| backend.status().reason).collect::<Vec<_>>().join("; ");
+            tracing::warn!(model = %question.model, %reasons, "no backend is ready");
+            let message = "No backend for this model is ready. /readyz says why.";
+            Failure::new(Cause::Busy, ApiError::unavailable(message, RETRY_AFTER))
+        }))
+    }
+}
+
+/// A time-out is never retried, nor what the client asked for wrongly (R1, R4).
+fn may_retry(cause: Cause) -> bool {
+    match cause {
+        Cause::Unreachable | Cause::Busy | Cause::Backend | Cause::Truncated => true,
+        Cause::Refused | Cause::Timeout | Cause::Cut => false,
+    }
+}

@@ -54,6 +54,8 @@ pub struct Question {
     pub caller: Caller,
     /// The id of this request in logs and in the `x-request-id` header.
     pub request_id: Arc<str>,
+    /// Choices that a whole answer has: `n`, times the prompts of a completion. Tells a truncated stream (S3).
+    pub choices: usize,
     /// An explicit data-parallel rank, from the body or the header (X2, R6).
     pub rank: Option<u16>,
 }

@@ -84,6 +84,12 @@ impl ApiError {
         Self::new(StatusCode::PAYLOAD_TOO_LARGE, "invalid_request_error", &message, None, Some("request_too_large"))
     }
 
+    /// 408: the client paused too long in the middle of its body.
+    pub fn slow_body() -> Self {
+        let message = "The request's body did not arrive in time (timeouts.request_body).";
+        Self::new(StatusCode::REQUEST_TIMEOUT, "invalid_request_error", message, None, Some("request_body_timeout"))
+    }
+
     /// 502: the backend could not be reached, or broke off.
     pub fn bad_gateway(message: &str) -> Self {
         Self::new(StatusCode::BAD_GATEWAY, "upstream_error", message, None, Some("bad_gateway"))
@@ -100,6 +106,21 @@ impl ApiError {
     /// 504: gave up waiting; `limit` names the time limit's key.
     pub fn timeout(message: &str, limit: &str) -> Self {
         Self::new(StatusCode::GATEWAY_TIMEOUT, "timeout_error", message, None, Some(limit))
+    }
+
+    /// The SSE error of a client that reads too slowly beside a faster one on the same flight (M1).
+    pub fn lagged() -> Self {
+        let message = "This client read its stream too slowly (coalesce.join_window) and was cut off.";
+        Self::new(StatusCode::INTERNAL_SERVER_ERROR, "client_too_slow", message, None, Some("client_too_slow"))
+    }
+
+    /// 503 while the gateway shuts down.
+    pub fn draining() -> Self {
+        let message = "The gateway is shutting down. Send the request again; another instance will take it.";
+        let mut error =
+            Self::new(StatusCode::SERVICE_UNAVAILABLE, "service_unavailable", message, None, Some("draining"));
+        error.headers.insert(RETRY_AFTER, HeaderValue::from(1));
+        error
     }
 
     /// 500: a fault of the gateway's own.

@@ -23,7 +23,7 @@ where
 {
     let landing = Landing(Some(land));
     let cancelled = Arc::clone(log);
-    let run = lead(FlightWriter { log: Arc::clone(log), head: None, ended: false });
+    let run = lead(FlightWriter { log: Arc::clone(log), head: None, failed: None, ended: false });
     tokio::spawn(async move {
         let _landing = landing;
         tokio::select! {
@@ -52,6 +52,7 @@ pub struct FlightWriter {
     log: Arc<Log>,
     /// Held back until the first event, so that an upstream that fails in between can still be retried (R4).
     head: Option<Head>,
+    failed: Option<Cause>,
     ended: bool,
 }
 
@@ -73,6 +74,16 @@ impl FlightWriter {
         }
     }
 
+    /// The next frame is the first one with content: what the time to first token is measured to (O1).
+    pub fn content(&mut self) {
+        self.log.mark_content();
+    }
+
+    /// The answer failed and the client has been told so in the stream: a later `Ok` end counts as this failure.
+    pub fn failed(&mut self, cause: Cause) {
+        self.failed = Some(cause);
+    }
+
     /// Append whole SSE events (or a whole JSON body). Waits while every subscriber is slow (M1).
     ///
     /// # Errors
@@ -89,7 +100,7 @@ impl FlightWriter {
         match result {
             Ok(()) => {
                 self.commit();
-                self.log.end(End::Done);
+                self.log.end(self.failed.map_or(End::Done, End::Failed));
             }
             Err(failure) => self.fail(failure, stream),
         }

@@ -87,6 +87,8 @@ struct State {
     written: u64,
     held: usize,
     end: Option<End>,
+    /// The number of the first frame with content.
+    content: Option<u64>,
     /// Whether others may join. Once false it stays false.
     open: bool,
     since: Instant,
@@ -123,6 +125,7 @@ impl Log {
             written: 0,
             held: 0,
             end: None,
+            content: None,
             open: shared && !total.over(),
             since: Instant::now(),
             readers,
@@ -161,6 +164,13 @@ impl Log {
         let mut state = self.lock();
         state.head.get_or_insert_with(|| Arc::new(head));
         state.wake_readers();
+    }
+
+    /// The next frame is the first one with content; later calls change nothing.
+    pub(super) fn mark_content(&self) {
+        let mut state = self.lock();
+        let next = state.freed + state.frames.len() as u64;
+        state.content.get_or_insert(next);
     }
 
     pub(super) fn append(&self, bytes: Bytes) -> Result<(), Closed> {
@@ -330,6 +340,12 @@ impl Cursor {
             }
         }
         Poll::Ready(Step::Frame(bytes))
+    }
+
+    /// Whether the last frame read, or one before it, had content.
+    pub fn has_content(&self) -> bool {
+        let state = self.log.lock();
+        state.content.zip(state.readers.get(self.id)).is_some_and(|(content, reader)| reader.next > content)
     }
 
     /// What comes next, as a future.

@@ -29,6 +29,7 @@ fn key(body: &'static str) -> Option<Key> {
         headers: HeaderMap::new(),
         caller: Caller { tenant: "t".into(), scope: [0; 32] },
         request_id: "r".into(),
+        choices: 1,
         rank: None,
     })
 }

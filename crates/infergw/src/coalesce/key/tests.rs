@@ -23,6 +23,7 @@ fn question(body: &str) -> Question {
         headers: HeaderMap::new(),
         caller: Caller { tenant: "t".into(), scope: [7; 32] },
         request_id: "r".into(),
+        choices: 1,
         rank: None,
     }
 }

@@ -1,0 +1,157 @@
+//! Rules on headers: what is refused, what is never forwarded (S9, X2).
+
+use http::header::{AUTHORIZATION, CONNECTION, CONTENT_LENGTH, HOST, TRANSFER_ENCODING};
+use http::{HeaderMap, HeaderName};
+
+use super::error::ApiError;
+
+/// Headers that belong to one connection (RFC 9110, 7.6.1).
+const HOP_BY_HOP: [&str; 9] = [
+    "connection",
+    "keep-alive",
+    "proxy-authenticate",
+    "proxy-authorization",
+    "proxy-connection",
+    "te",
+    "trailer",
+    "transfer-encoding",
+    "upgrade",
+];
+
+/// What an upstream must not see beyond that: it gets its own, or none.
+const NOT_FORWARDED: [HeaderName; 4] = [HOST, CONTENT_LENGTH, http::header::ACCEPT_ENCODING, http::header::EXPECT];
+
+/// Where a caller opts out of sharing (C5).
+pub const COALESCE: &str = "x-infergw-coalesce";
+/// Where a caller may name a data-parallel rank (X2).
+pub const RANK: &str = "x-data-parallel-rank";
+
+/// Remove hop-by-hop headers and those that `Connection` names.
+pub fn strip_hop_by_hop(headers: &mut HeaderMap) {
+    let named: Vec<HeaderName> = headers
+        .get_all(CONNECTION)
+        .iter()
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(','))
+        .filter_map(|name| name.trim().parse().ok())
+        .collect();
+    for name in named {
+        headers.remove(name);
+    }
+    for name in HOP_BY_HOP {
+        headers.remove(name);
+    }
+}
+
+/// Refuse what two parsers could read in two ways.
+///
+/// # Errors
+/// 400 for a second `Authorization`, or for both a length and chunked coding.
+pub fn check(headers: &HeaderMap) -> Result<(), ApiError> {
+    if headers.get_all(AUTHORIZATION).iter().nth(1).is_some() {
+        return Err(ApiError::invalid("The request has more than one Authorization header.", None));
+    }
+    if headers.contains_key(CONTENT_LENGTH) && headers.contains_key(TRANSFER_ENCODING) {
+        return Err(ApiError::invalid("The request has both Content-Length and Transfer-Encoding.", None));
+    }
+    Ok(())
+}
+
+/// The headers that go to an upstream. The caller's key is taken out by `admit` where it is the gateway's.
+pub fn forwarded(headers: &HeaderMap) -> HeaderMap {
+    let mut forwarded = headers.clone();
+    strip_hop_by_hop(&mut forwarded);
+    for name in NOT_FORWARDED {
+        forwarded.remove(name);
+    }
+    let own: Vec<HeaderName> =
+        forwarded.keys().filter(|name| name.as_str().starts_with("x-infergw-")).cloned().collect();
+    for name in own {
+        forwarded.remove(name);
+    }
+    forwarded
+}
+
+/// The rank that body or header names (R6, X2).
+///
+/// # Errors
+/// 400 where the header is no rank, or the two differ.
+pub fn rank(headers: &HeaderMap, in_body: Option<u16>) -> Result<Option<u16>, ApiError> {
+    let Some(value) = headers.get(RANK) else { return Ok(in_body) };
+    let rank = value.to_str().ok().and_then(|text| text.trim().parse::<u16>().ok());
+    match (rank, in_body) {
+        (None, _) => Err(ApiError::invalid(
+            "x-data-parallel-rank must be an integer from 0 to 65535.",
+            Some("data_parallel_rank"),
+        )),
+        (Some(header), Some(body)) if header != body => {
+            Err(ApiError::invalid("data_parallel_rank and x-data-parallel-rank differ.", Some("data_parallel_rank")))
+        }
+        (rank, _) => Ok(rank),
+    }
+}
+
+/// Whether the caller wants its request to itself (C5).
+pub fn opts_out(headers: &HeaderMap) -> bool {
+    let off = headers.get(COALESCE).is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"off"));
+    let no_store = headers
+        .get_all(http::header::CACHE_CONTROL)
+        .iter()
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(','))
+        .any(|directive| directive.trim().eq_ignore_ascii_case("no-store"));
+    off || no_store
+}
+
+#[cfg(test)]
+mod tests {
+    #![expect(clippy::unwrap_used, reason = "tests")]
+
+    use super::*;
+
+    fn headers(lines: &[(&str, &str)]) -> HeaderMap {
+        let mut headers = HeaderMap::new();
+        for (name, value) in lines {
+            headers.append(name.parse::<HeaderName>().unwrap(), value.parse().unwrap());
+        }
+        headers
+    }
+
+    #[test]
+    fn s9_hop_by_hop_headers_and_those_named_in_connection_go_no_further() {
+        let sent = headers(&[
+            ("connection", "close, X-Private"),
+            ("x-private", "1"),
+            ("te", "trailers"),
+            ("x-infergw-anything", "1"),
+            ("accept-encoding", "gzip"),
+            ("openai-beta", "y"),
+        ]);
+        let kept = forwarded(&sent);
+        assert_eq!(kept, headers(&[("openai-beta", "y")]));
+    }
+
+    #[test]
+    fn x2_ambiguous_requests_are_refused() {
+        assert!(check(&headers(&[("authorization", "Bearer a"), ("authorization", "Bearer b")])).is_err());
+        assert!(check(&headers(&[("content-length", "1"), ("transfer-encoding", "chunked")])).is_err());
+        assert!(check(&headers(&[("authorization", "Bearer a"), ("content-length", "1")])).is_ok());
+    }
+
+    #[test]
+    fn x2_a_rank_may_be_named_in_the_header() {
+        let rank = |value, body| rank(&headers(&[(RANK, value)]), body).map_err(|_| ());
+        assert_eq!(rank("3", None), Ok(Some(3)));
+        assert_eq!(rank("3", Some(3)), Ok(Some(3)));
+        assert_eq!(rank("3", Some(4)), Err(()));
+        assert_eq!(rank("-1", None), Err(()));
+        assert_eq!(rank("70000", None), Err(()));
+    }
+
+    #[test]
+    fn c5_a_caller_opts_out() {
+        assert!(opts_out(&headers(&[("x-infergw-coalesce", "off")])));
+        assert!(opts_out(&headers(&[("cache-control", "no-cache, No-Store")])));
+        assert!(!opts_out(&headers(&[("cache-control", "no-cache")])));
+    }
+}

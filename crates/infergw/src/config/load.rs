@@ -1,0 +1,113 @@
+//! From a file's text to a configuration, with errors that say where and what to write instead.
+
+use std::path::{Path, PathBuf};
+
+use super::Config;
+
+/// The file that is read where it exists and none is named.
+pub const DEFAULT_FILE: &str = "infergw.toml";
+
+/// A configuration that cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub enum LoadError {
+    /// The file cannot be opened.
+    #[error("cannot read {}: {source}", file.display())]
+    Read {
+        /// The file.
+        file: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// Its text is no configuration.
+    #[error("{}:{line}: {message}", file.display())]
+    Invalid {
+        /// The file.
+        file: PathBuf,
+        /// The line at fault.
+        line: usize,
+        /// What is wrong, and what was probably meant.
+        message: String,
+    },
+}
+
+/// Read `file`, or the default file where there is one.
+///
+/// # Errors
+/// See [`LoadError`].
+pub fn load(file: Option<&Path>) -> Result<Config, LoadError> {
+    let (file, optional) = match file {
+        Some(file) => (file, false),
+        None => (Path::new(DEFAULT_FILE), true),
+    };
+    match std::fs::read_to_string(file) {
+        Ok(text) => parse(file, &text),
+        Err(error) if optional && error.kind() == std::io::ErrorKind::NotFound => Ok(Config::default()),
+        Err(source) => Err(LoadError::Read { file: file.to_owned(), source }),
+    }
+}
+
+/// Read a configuration from text; `file` is for errors.
+///
+/// # Errors
+/// [`LoadError::Invalid`]
+pub fn parse(file: &Path, text: &str) -> Result<Config, LoadError> {
+    toml::from_str(text).map_err(|error| {
+        let start = error.span().map_or(0, |span| span.start);
+        let line = 1 + text.bytes().take(start).filter(|&byte| byte == b'\n').count();
+        LoadError::Invalid { file: file.to_owned(), line, message: explain(error.message()) }
+    })
+}
+
+/// Serde's message with the nearest known key in it.
+fn explain(message: &str) -> String {
+    let mut names = message.split('`').skip(1).step_by(2);
+    let Some(unknown) = names.next().filter(|_| message.starts_with("unknown field")) else {
+        return message.to_owned();
+    };
+    let known: Vec<&str> = names.collect();
+    let similar = |name: &&&str| (strsim::jaro_winkler(unknown, name) * 1000.0) as u32;
+    match known.iter().max_by_key(similar).filter(|name| similar(name) > 700) {
+        Some(nearest) => format!("unknown key '{unknown}'; did you mean '{nearest}'?"),
+        None => format!("unknown key '{unknown}'; the keys here are {}", known.join(", ")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![expect(clippy::unwrap_used, reason = "tests")]
+
+    use super::*;
+
+    fn fault(text: &str) -> String {
+        parse(Path::new("x.toml"), text).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn an_unknown_key_is_named_with_its_line_and_the_nearest_known_one() {
+        assert_eq!(
+            fault("[server]\n\nlisen = \"127.0.0.1:1\"\n"),
+            "x.toml:3: unknown key 'lisen'; did you mean 'listen'?"
+        );
+        assert_eq!(
+            fault("[[upstreams]]\nurl = \"http://x\"\nmodel = []"),
+            "x.toml:3: unknown key 'model'; did you mean 'models'?"
+        );
+        assert!(fault("qqq = 1").starts_with("x.toml:1: unknown key 'qqq'; the keys here are server, limits"));
+    }
+
+    #[test]
+    fn a_wrong_value_is_explained() {
+        assert!(fault("[timeouts]\nidle = \"soon\"").contains("write 250ms, 30s, 5m, 1h or off"));
+        assert!(fault("[limits]\nmax_body = \"a lot\"").contains("512KiB, 32MiB, 1GiB"));
+        assert!(fault("[server\n").starts_with("x.toml:1:"));
+    }
+
+    #[test]
+    fn sizes_and_durations_are_read() {
+        let config =
+            parse(Path::new("x"), "[limits]\nmax_body = \"1MiB\"\n[timeouts]\nidle = \"1h\"\ntotal = \"off\"").unwrap();
+        assert_eq!(config.limits.max_body, 1 << 20);
+        assert_eq!(config.timeouts.idle.as_secs(), 3600);
+        assert!(config.timeouts.total.is_zero());
+    }
+}
