@@ -11,13 +11,12 @@ use crate::Gateway;
 use crate::api::error::ApiError;
 use crate::api::route::Route;
 use crate::api::{self, body, header};
-use crate::coalesce::Role;
 use crate::coalesce::key::Key;
 use crate::config::Sharing;
 use crate::health;
 use crate::observe::{Outcome, Record};
 use crate::reply::Reply;
-use crate::types::{Caller, Endpoint, Question};
+use crate::types::{Caller, Endpoint, Question, Role};
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 const COALESCE: HeaderName = HeaderName::from_static(header::COALESCE);

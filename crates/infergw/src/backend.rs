@@ -1,7 +1,7 @@
 //! Step 6: run a question on one backend, writing its answer into the flight.
 
 use crate::coalesce::flight::FlightWriter;
-use crate::types::{Failure, Question};
+use crate::types::{BackendKind, Failure, Question};
 
 pub mod engine;
 pub mod http;
@@ -26,6 +26,14 @@ impl Backend {
         match self {
             Backend::Http(backend) => backend.run(question, writer).await,
             Backend::Engine(backend) => backend.run(question, writer).await,
+        }
+    }
+
+    /// Which kind it is.
+    pub fn kind(&self) -> BackendKind {
+        match self {
+            Backend::Http(_) => BackendKind::Http,
+            Backend::Engine(_) => BackendKind::Engine,
         }
     }
 

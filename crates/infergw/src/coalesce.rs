@@ -15,27 +15,7 @@ use flight::FlightWriter;
 use key::Key;
 use log::{Bounds, Cursor, Log, LogTotal};
 
-/// What happened to a request at this step; also the value of the `x-infergw-coalesce` header (C7).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Role {
-    /// Its flight can be joined by others.
-    Leader,
-    /// It joined a flight.
-    Follower,
-    /// It flies alone and nobody can join.
-    Off,
-}
-
-impl Role {
-    /// The header's value.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Role::Leader => "leader",
-            Role::Follower => "follower",
-            Role::Off => "off",
-        }
-    }
-}
+use crate::types::Role;
 
 /// All flights that can be joined.
 #[derive(Debug)]

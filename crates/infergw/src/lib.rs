@@ -27,6 +27,7 @@ pub mod cli;
 pub mod config;
 pub mod drain;
 pub mod health;
+pub mod hop_by_hop;
 pub mod observe;
 pub mod types;
 

@@ -5,8 +5,7 @@ use std::sync::Arc;
 use http::StatusCode;
 use tokio::time::Instant;
 
-use crate::coalesce::Role;
-use crate::types::{Cause, End};
+use crate::types::{Cause, End, Role};
 
 pub mod metrics;
 

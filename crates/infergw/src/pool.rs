@@ -87,7 +87,7 @@ impl Pool {
         let mut last = None;
         for turn in 0..candidates.len() {
             let Some(backend) = candidates.get((first.wrapping_add(turn)) % candidates.len()) else { break };
-            self.metrics.backend_request(backend);
+            self.metrics.backend_request(backend.kind());
             match backend.run(question, writer).await {
                 Ok(()) => return Ok(()),
                 Err(failure) if !writer.committed() && may_retry(failure.cause) => last = Some(failure),

@@ -9,10 +9,9 @@ use http_body::{Body, Frame, SizeHint};
 use tokio::time::{Instant, Sleep, sleep};
 
 use crate::api::error::ApiError;
-use crate::coalesce::flight::DONE;
 use crate::coalesce::log::{Cursor, Step};
 use crate::observe::{Outcome, Record};
-use crate::types::End;
+use crate::types::{DONE, End};
 
 /// A response's body.
 #[derive(Debug)]

@@ -113,6 +113,37 @@ impl Failure {
     }
 }
 
+/// How a request met a flight; also the value of the `x-infergw-coalesce` header (C7).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Role {
+    /// Its flight can be joined by others.
+    Leader,
+    /// It joined a flight.
+    Follower,
+    /// It flies alone and nobody can join.
+    Off,
+}
+
+impl Role {
+    /// The header's value.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Role::Leader => "leader",
+            Role::Follower => "follower",
+            Role::Off => "off",
+        }
+    }
+}
+
+/// The two kinds of backends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum BackendKind {
+    /// An OpenAI-compatible HTTP server.
+    Http,
+    /// A TokenSpeed engine group.
+    Engine,
+}
+
 /// Tokens of one answer, as reported or counted.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Usage {
@@ -123,3 +154,6 @@ pub struct Usage {
     /// Prompt tokens served from a prefix cache.
     pub cached_tokens: u64,
 }
+
+/// The event that ends every SSE stream, after an error too (S5).
+pub const DONE: Bytes = Bytes::from_static(b"data: [DONE]\n\n");

@@ -10,19 +10,17 @@ use std::path::{Path, PathBuf};
 const STEPS: [&str; 8] = ["listen", "answer", "api", "admit", "coalesce", "pool", "backend", "reply"];
 
 /// What every step may use: words, telemetry, settings, and the stop signal.
-const SHARED: [&str; 4] = ["types", "observe", "config", "drain"];
+const SHARED: [&str; 5] = ["types", "observe", "config", "drain", "hop_by_hop"];
 
 /// Edges that would go upward, each with the reason why it stands.
-const UPWARD: [(&str, &str, &str); 9] = [
+const UPWARD: [(&str, &str, &str); 7] = [
     ("*", "api::error", "the one place that makes errors; it has no other part of the api step in it"),
     ("listen", "Gateway", "a connection serves the whole gateway"),
     ("answer", "Gateway", "the life of a request goes through all of it"),
     ("answer", "health", "the routes that look in from the side are answered here too"),
     ("pool", "coalesce::flight", "the writing end of a flight is handed down with the question"),
     ("backend", "coalesce::flight", "the writing end of a flight is handed down with the question"),
-    ("backend", "api::header", "what is hop-by-hop goes neither way; the list stands once"),
     ("reply", "coalesce::log", "the body is the read of the flight's log: the cursor is handed down"),
-    ("reply", "coalesce::flight::DONE", "the event that ends every stream stands once"),
 ];
 
 /// Files whose code is longer than [`LONGEST`] lines, each with its reason. A file that has shrunk must leave the list.

@@ -1,22 +1,10 @@
 //! Rules on headers: what is refused, what is never forwarded (S9, X2).
 
-use http::header::{AUTHORIZATION, CONNECTION, CONTENT_LENGTH, HOST, TRANSFER_ENCODING};
+use http::header::{AUTHORIZATION, CONTENT_LENGTH, HOST, TRANSFER_ENCODING};
 use http::{HeaderMap, HeaderName};
 
 use super::error::ApiError;
-
-/// Headers that belong to one connection (RFC 9110, 7.6.1).
-const HOP_BY_HOP: [&str; 9] = [
-    "connection",
-    "keep-alive",
-    "proxy-authenticate",
-    "proxy-authorization",
-    "proxy-connection",
-    "te",
-    "trailer",
-    "transfer-encoding",
-    "upgrade",
-];
+use crate::hop_by_hop::strip_hop_by_hop;
 
 /// What an upstream must not see beyond that: it gets its own, or none.
 const NOT_FORWARDED: [HeaderName; 4] = [HOST, CONTENT_LENGTH, http::header::ACCEPT_ENCODING, http::header::EXPECT];
@@ -25,23 +13,6 @@ const NOT_FORWARDED: [HeaderName; 4] = [HOST, CONTENT_LENGTH, http::header::ACCE
 pub const COALESCE: &str = "x-infergw-coalesce";
 /// Where a caller may name a data-parallel rank (X2).
 pub const RANK: &str = "x-data-parallel-rank";
-
-/// Remove hop-by-hop headers and those that `Connection` names.
-pub fn strip_hop_by_hop(headers: &mut HeaderMap) {
-    let named: Vec<HeaderName> = headers
-        .get_all(CONNECTION)
-        .iter()
-        .filter_map(|value| value.to_str().ok())
-        .flat_map(|value| value.split(','))
-        .filter_map(|name| name.trim().parse().ok())
-        .collect();
-    for name in named {
-        headers.remove(name);
-    }
-    for name in HOP_BY_HOP {
-        headers.remove(name);
-    }
-}
 
 /// Refuse what two parsers could read in two ways.
 ///

@@ -15,11 +15,11 @@ use hyper::body::Incoming;
 use tokio::time::{Instant, timeout};
 
 use crate::api::error::ApiError;
-use crate::api::header::strip_hop_by_hop;
 use crate::backend::{BackendStatus, StartError};
-use crate::coalesce::flight::{DONE, FlightWriter};
+use crate::coalesce::flight::FlightWriter;
 use crate::config::{Limits, Timeouts, Upstream};
-use crate::types::{Cause, Failure, Head, Question};
+use crate::hop_by_hop::strip_hop_by_hop;
+use crate::types::{Cause, DONE, Failure, Head, Question};
 
 pub mod connect;
 pub mod models;

@@ -7,10 +7,7 @@ use bytes::Bytes;
 
 use super::log::{Closed, Log};
 use crate::api::error::ApiError;
-use crate::types::{Cause, End, Failure, Head};
-
-/// The event that ends every SSE stream, after an error too (S5).
-pub const DONE: Bytes = Bytes::from_static(b"data: [DONE]\n\n");
+use crate::types::{Cause, DONE, End, Failure, Head};
 
 /// Run `lead` in the flight's own task until it ends or its last subscriber leaves; then call `land`.
 ///

@@ -12,9 +12,7 @@ use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
 
 use super::Outcome;
-use crate::backend::Backend;
-use crate::coalesce::Role;
-use crate::types::Cause;
+use crate::types::{BackendKind, Cause, Role};
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct RequestLabels {
@@ -127,10 +125,10 @@ impl Metrics {
     }
 
     /// A backend is about to run a request.
-    pub fn backend_request(&self, backend: &Backend) {
-        match backend {
-            Backend::Http(_) => self.upstream_requests.inc(),
-            Backend::Engine(_) => self.engine_requests.inc(),
+    pub fn backend_request(&self, kind: BackendKind) {
+        match kind {
+            BackendKind::Http => self.upstream_requests.inc(),
+            BackendKind::Engine => self.engine_requests.inc(),
         };
     }
 
