@@ -10,10 +10,32 @@ use serde_json::Value as Json;
 use ts_wire::msgpack::Integer;
 use ts_wire::*;
 
-/// Cases where 0.1.1's frames are shorter than ours: the schema has grown at the end (wire contract, section 7). The
-/// number of elements that the frame holds; ours begin with the same ones.
+/// Cases whose frames are shorter than ours, because the schema has grown at its end since 0.1.1 wrote them (wire
+/// contract, section 7). They do not encode back to their bytes: ours begin with the same elements, and hold the
+/// defaults of what follows.
+const GROWN: [&str; 14] = [
+    // Finish details, speculation, prompt logprobs and alternatives came after 0.1.1's 14 elements.
+    "one_row",
+    "no_rows",
+    "rids_nil",
+    "distinct",
+    "extremes",
+    "rows_16",
+    "tokens_70000",
+    "from_full",
+    "prefix_14",
+    // Cut shorter by hand, as older engines are.
+    "prefix_9",
+    "prefix_10",
+    "prefix_12",
+    // `flush_cache` came after 0.1.1.
+    "UpdateWeightFromDiskReqInput_distinct",
+    "UpdateWeightFromDiskReqInput_plain",
+];
+
 fn grown(name: &str, kind: &str) -> bool {
-    kind == "output" || name.starts_with("UpdateWeightFromDiskReqInput")
+    // "distinct" is a name in several files.
+    GROWN.contains(&name) && matches!(kind, "output" | "control")
 }
 
 /// Structs of the Python module that are no part of this wire (wire contract, section 5).
@@ -59,9 +81,11 @@ fn check(file: &str) -> usize {
     let cases = file["cases"].as_array().unwrap();
     for case in cases {
         let name = case["name"].as_str().unwrap();
+        let kind = case["kind"].as_str().unwrap();
+        assert!(kind != "output" || name == "engine_core_dead" || grown(name, kind), "{name}");
         let frames: Vec<Bytes> =
             case["frames"].as_array().unwrap().iter().map(|hex| unhex(hex.as_str().unwrap())).collect();
-        match case["kind"].as_str().unwrap() {
+        match kind {
             "abort" | "add" | "control" => {
                 let message = EngineRequest::from_frames(&frames).unwrap_or_else(|e| panic!("{name}: {e}"));
                 compare(case, &frames[1..], &message.to_frames()[1..]);

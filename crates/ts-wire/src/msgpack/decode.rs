@@ -161,7 +161,7 @@ impl<'f> Decoder<'f> {
     /// The type of the next value, without consuming it.
     pub fn peek_kind(&self) -> Result<Kind> {
         let marker = self.peek_byte()?;
-        Kind::of(Marker::from_u8(marker)).ok_or_else(|| self.reserved())
+        Kind::of(Marker::from_u8(marker)).ok_or_else(|| self.unexpected("a value"))
     }
 
     /// Consume a `nil` if the next value is one; say whether it was.
@@ -406,7 +406,7 @@ impl<'f> Decoder<'f> {
             M::Ext32 => wide(u32::from_be_bytes(self.ahead()?)).saturating_add(6),
             M::FixArray(_) | M::Array16 | M::Array32 => return self.array_len().map(Some),
             M::FixMap(_) | M::Map16 | M::Map32 => return self.map_len().map(|len| Some(2 * len)),
-            M::Reserved => return Err(self.reserved()),
+            M::Reserved => return Err(self.unexpected("a value")),
         };
         self.take(skipped).map(|_| None)
     }
@@ -529,11 +529,16 @@ impl<'f> Decoder<'f> {
         Error::Truncated { offset: self.buffer.len(), needed: wanted.saturating_sub(self.remaining()) }
     }
 
+    /// The error for the next value, which is not `expected`.
     #[cold]
     fn unexpected(&self, expected: &'static str) -> Error {
-        match self.peek_kind() {
-            Ok(kind) => Error::Type { expected, found: kind.name(), offset: self.position },
-            Err(error) => error,
+        let Ok(byte) = self.peek_byte() else {
+            return self.truncated(1);
+        };
+        Error::Type {
+            expected,
+            found: Kind::of(Marker::from_u8(byte)).map_or("the reserved byte 0xc1", Kind::name),
+            offset: self.position,
         }
     }
 
@@ -542,11 +547,6 @@ impl<'f> Decoder<'f> {
     fn unexpected_before(&mut self, expected: &'static str) -> Error {
         self.position = self.position.saturating_sub(1);
         self.unexpected(expected)
-    }
-
-    #[cold]
-    fn reserved(&self) -> Error {
-        Error::Invalid(format!("byte 0xc1, which msgpack never uses, at offset {}", self.position))
     }
 }
 
