@@ -19,7 +19,7 @@ use crate::address::{self, Exposure};
 use crate::client::{Command, EngineInfo, Shared, lock};
 use crate::config::{ClientConfig, Tuning};
 use crate::control::Controls;
-use crate::error::{EndCause, Error, Result, TransportError};
+use crate::error::{Error, Result, TransportError};
 use crate::group::{Action, Group, Rules};
 use crate::observe::Event;
 use crate::outbox::Outbox;
@@ -169,7 +169,6 @@ impl Driver {
             self.take_commands();
             self.pass_time();
             self.act();
-            self.publish();
         }
         self.group.close();
         self.act();
@@ -204,13 +203,15 @@ impl Driver {
     /// Carry out what the group decided, and what follows from that.
     fn act(&mut self) {
         loop {
+            // Who learns that a stream ended finds the state that ended it.
+            self.publish();
             let actions = self.group.take_actions();
             if actions.is_empty() {
                 return;
             }
             for action in actions {
                 match action {
-                    Action::End { stream, cause } => self.end_stream(&stream, cause),
+                    Action::End { stream, cause } => stream.end(cause),
                     Action::Abort { rank, rids } => self.send_abort(rank, rids),
                     Action::Ping { rank } => self.send_ping(rank),
                     Action::Lost { rank } => self.rank_lost(rank),
@@ -218,10 +219,6 @@ impl Driver {
                 }
             }
         }
-    }
-
-    fn end_stream(&mut self, stream: &StreamBuffer, cause: EndCause) {
-        stream.end(cause);
     }
 
     fn rank_lost(&mut self, rank: usize) {

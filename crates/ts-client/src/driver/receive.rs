@@ -22,6 +22,13 @@ const MAX_RUNS: usize = 1_024;
 /// After a peer connected: when to find out whether it is a rank that says nothing.
 const GREETING_TIME: std::time::Duration = std::time::Duration::from_millis(5);
 
+/// Rows that were not counted yet.
+#[derive(Default)]
+struct Tally {
+    rows: u32,
+    tokens: u32,
+}
+
 /// INIT: where engines connect to.
 pub(super) fn init_message(bound: &Bound) -> Vec<u8> {
     let addresses = HandshakeAddresses {
@@ -150,7 +157,7 @@ impl Driver {
                 });
             }
         }
-        let (mut rows, mut tokens) = (0_u32, 0_usize);
+        let mut tally = Tally::default();
         for row in batch.rows() {
             let new = row.output_ids.len();
             let (stream, last) = match self.group.row(row.rid, new, row.completion_tokens, row.finish_reason) {
@@ -164,14 +171,23 @@ impl Driver {
                     continue;
                 }
             };
-            rows += 1;
-            tokens += new;
+            tally.rows += 1;
+            tally.tokens = tally.tokens.saturating_add(u32::try_from(new).unwrap_or(u32::MAX));
+            if last {
+                // Who has read a stream to its end finds it counted.
+                self.count(rank, &mut tally);
+            }
             if stream.push(&row, last) == Pushed::Overrun {
                 self.overrun(rank, &stream);
             }
         }
+        self.count(rank, &mut tally);
+    }
+
+    fn count(&self, rank: Option<usize>, tally: &mut Tally) {
+        let Tally { rows, tokens } = std::mem::take(tally);
         if rows > 0 {
-            self.observe(rank, Event::Output { rows, tokens: u32::try_from(tokens).unwrap_or(u32::MAX) });
+            self.observe(rank, Event::Output { rows, tokens });
         }
     }
 
