@@ -86,7 +86,7 @@ where
         }
     };
     let (question, shared) = question;
-    record.known(&question.model, &question.caller.tenant);
+    record.known(gateway.pool.label(&question.model), &question.caller.tenant);
     let stream = question.stream;
 
     // Step 4: join, or lead. The leader's flight goes on in `Pool::answer`, in a task of its own.

@@ -1,5 +1,7 @@
 //! Step 6: run a question on one backend, writing its answer into the flight.
 
+use std::sync::Arc;
+
 use crate::coalesce::flight::FlightWriter;
 use crate::types::{BackendKind, Failure, Question};
 
@@ -39,8 +41,32 @@ impl Backend {
 
     /// Whether questions for `model` can go here, ready or not.
     pub fn serves(&self, model: &str) -> bool {
-        let any = matches!(self, Backend::Http(backend) if backend.takes_any_model());
-        any || self.status().models.iter().any(|name| name == model)
+        self.fitness(model) != Fitness::OtherModel
+    }
+
+    /// The name of `model` as this backend lists it; `None` where only the client has named it (O1).
+    pub fn label(&self, model: &str) -> Option<Arc<str>> {
+        match self {
+            Backend::Http(backend) => backend.label(model),
+            Backend::Engine(backend) => {
+                backend.status().models.into_iter().find(|served| served == model).map(Arc::from)
+            }
+        }
+    }
+
+    /// How it stands to a request for `model`.
+    pub fn fitness(&self, model: &str) -> Fitness {
+        match self {
+            Backend::Http(backend) => backend.fitness(model),
+            Backend::Engine(backend) => {
+                let status = backend.status();
+                match (status.models.iter().any(|served| served == model), status.ready) {
+                    (false, _) => Fitness::OtherModel,
+                    (true, true) => Fitness::Ready,
+                    (true, false) => Fitness::Down,
+                }
+            }
+        }
     }
 
     /// A snapshot of what this backend can do now.
@@ -50,6 +76,19 @@ impl Backend {
             Backend::Engine(backend) => backend.status(),
         }
     }
+}
+
+/// How a backend stands to a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fitness {
+    /// It can take it.
+    Ready,
+    /// It can be tried where nothing else is left: failing costs no time.
+    LastResort,
+    /// It serves the model, but not now.
+    Down,
+    /// It does not serve the model.
+    OtherModel,
 }
 
 /// A snapshot of one backend, for the pool's choice, `/readyz` and `/v1/models`.

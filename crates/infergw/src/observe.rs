@@ -94,9 +94,9 @@ impl Record {
         }
     }
 
-    /// The model and the tenant, once known to be ones of ours.
-    pub fn known(&mut self, model: &str, tenant: &Arc<str>) {
-        self.model = Some(Arc::from(model));
+    /// The tenant, and the model where a backend lists it.
+    pub fn known(&mut self, model: Option<Arc<str>>, tenant: &Arc<str>) {
+        self.model = model;
         self.tenant = Some(Arc::clone(tenant));
     }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::api::error::ApiError;
-use crate::backend::Backend;
+use crate::backend::{Backend, Fitness};
 use crate::coalesce::flight::FlightWriter;
 use crate::drain::{Drain, Phase};
 use crate::observe::Metrics;
@@ -52,6 +52,11 @@ impl Pool {
         Err(ApiError::model_not_found(model))
     }
 
+    /// The name of a model that a backend lists; `None` where only the client has named it (O1).
+    pub fn label(&self, model: &str) -> Option<Arc<str>> {
+        self.backends.iter().find_map(|backend| backend.label(model))
+    }
+
     /// Ready when a backend can serve.
     ///
     /// # Errors
@@ -79,27 +84,38 @@ impl Pool {
     }
 
     async fn run(&self, question: &Question, writer: &mut FlightWriter) -> Result<(), Failure> {
-        let serving: Vec<&Backend> = self.backends.iter().filter(|backend| backend.serves(&question.model)).collect();
-        let ready: Vec<&Backend> = serving.iter().copied().filter(|backend| backend.status().ready).collect();
-        // An upstream whose model list is not known yet may serve all the same.
-        let candidates = if ready.is_empty() { &serving } else { &ready };
         let first = self.next.fetch_add(1, Ordering::Relaxed);
-        let mut last = None;
-        for turn in 0..candidates.len() {
-            let Some(backend) = candidates.get((first.wrapping_add(turn)) % candidates.len()) else { break };
-            self.metrics.backend_request(backend.kind());
-            match backend.run(question, writer).await {
-                Ok(()) => return Ok(()),
-                Err(failure) if !writer.committed() && may_retry(failure.cause) => last = Some(failure),
-                Err(failure) => return Err(failure),
+        let mut failed = None;
+        for wanted in [Fitness::Ready, Fitness::LastResort] {
+            for backend in self.round_from(first).filter(|backend| backend.fitness(&question.model) == wanted) {
+                self.metrics.backend_request(backend.kind());
+                match backend.run(question, writer).await {
+                    Ok(()) => return Ok(()),
+                    Err(failure) if !writer.committed() && may_retry(failure.cause) => failed = Some(failure),
+                    Err(failure) => return Err(failure),
+                }
+            }
+            if failed.is_some() {
+                break;
             }
         }
-        Err(last.unwrap_or_else(|| {
-            let reasons = serving.iter().map(|backend| backend.status().reason).collect::<Vec<_>>().join("; ");
-            tracing::warn!(model = %question.model, %reasons, "no backend is ready");
-            let message = "No backend for this model is ready. /readyz says why.";
-            Failure::new(Cause::Busy, ApiError::unavailable(message, RETRY_AFTER))
-        }))
+        Err(failed.unwrap_or_else(|| self.nobody(&question.model)))
+    }
+
+    /// Every backend once, from the one whose turn it is.
+    fn round_from(&self, first: usize) -> impl Iterator<Item = &Backend> {
+        let (before, after) = self.backends.split_at(first % self.backends.len().max(1));
+        after.iter().chain(before)
+    }
+
+    fn nobody(&self, model: &str) -> Failure {
+        if !self.backends.iter().any(|backend| backend.serves(model)) {
+            return Failure::new(Cause::Refused, ApiError::model_not_found(model));
+        }
+        let reasons = self.backends.iter().map(|backend| backend.status().reason).collect::<Vec<_>>().join("; ");
+        tracing::warn!(%reasons, "no backend is ready");
+        let message = "No backend for this model is ready. /readyz says why.";
+        Failure::new(Cause::Busy, ApiError::unavailable(message, RETRY_AFTER))
     }
 }
 

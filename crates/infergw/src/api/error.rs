@@ -138,6 +138,23 @@ impl ApiError {
         Self { headers, ..Self::new(status, kind, &message, None, None) }
     }
 
+    /// An upstream's error that came as an event of a stream. Before anything went to the client it has a status again:
+    /// the one its `code` names, or 502.
+    pub fn upstream_event(data: Bytes) -> Self {
+        #[derive(serde::Deserialize)]
+        struct Coded {
+            error: Code,
+        }
+        #[derive(serde::Deserialize)]
+        struct Code {
+            code: u16,
+        }
+        let named =
+            serde_json::from_slice::<Coded>(&data).ok().and_then(|coded| StatusCode::from_u16(coded.error.code).ok());
+        let status = named.filter(|s| s.is_client_error() || s.is_server_error()).unwrap_or(StatusCode::BAD_GATEWAY);
+        Self::upstream(status, HeaderMap::new(), data)
+    }
+
     /// The JSON body.
     pub fn body(&self) -> &Bytes {
         &self.body

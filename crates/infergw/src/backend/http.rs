@@ -1,91 +1,133 @@
 //! The relay to an OpenAI-compatible HTTP server: the body goes up as it came, the answer comes down as it came (A2).
 //!
-//! It looks into the answer only where a rule needs it: event borders (S1), the end (S4), a missing end (S3), an error.
+//! [`connect`] keeps the connections, [`scan`] finds the borders of events, [`watch`] reads what a rule needs of them,
+//! [`pace`] keeps the time limits, [`learn`] finds out what the upstream serves and whether it is well.
 
-use std::future::Future;
+use std::future::poll_fn;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use http::header::{ACCEPT, AUTHORIZATION, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, HOST, TRANSFER_ENCODING};
-use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Uri};
-use http_body_util::{BodyExt, Full};
-use hyper::body::Incoming;
-use tokio::time::{Instant, timeout};
+use http::header::{
+    ACCEPT_ENCODING, AUTHORIZATION, CACHE_CONTROL, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, HOST,
+};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, StatusCode, Uri};
+use http_body_util::Full;
+use tokio::time::Instant;
 
 use crate::api::error::ApiError;
-use crate::backend::{BackendStatus, StartError};
+use crate::backend::{BackendStatus, Fitness, StartError};
 use crate::coalesce::flight::FlightWriter;
 use crate::config::{Limits, Timeouts, Upstream};
 use crate::hop_by_hop::strip_hop_by_hop;
 use crate::types::{Cause, DONE, Failure, Head, Question};
 
-pub mod connect;
-pub mod models;
-pub mod scan;
+mod connect;
+mod learn;
+mod pace;
+mod scan;
+mod watch;
 
-use connect::{ConnectError, Connections, Sender};
-use models::LearnedModels;
-use scan::{Scanner, meaning};
+use connect::{Connections, Exchange, SendError};
+use learn::{Health, Known};
+use pace::{Expired, Pace};
+use scan::{Scanner, Stop};
+use watch::Watch;
 
-/// Largest error body of an upstream that is passed on.
-const MAX_ERROR_BODY: usize = 1 << 20;
-/// How long a finished stream's connection may take to end its body before it is closed instead of reused.
-const REUSE_WAIT: Duration = Duration::from_millis(200);
+/// How long an upstream may take for its usage event and `[DONE]` once every choice has its finish_reason (S4).
+const AFTER_FINISH: Duration = Duration::from_secs(5);
+
+/// How long and how much an answer's end is waited for after `[DONE]`, to keep the connection.
+const TRAILING: (Duration, usize) = (Duration::from_secs(1), 64 << 10);
+
+/// Largest error body that is read from an upstream.
+const MAX_ERROR_BODY: usize = 256 << 10;
+
+const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
 /// One HTTP upstream.
 #[derive(Debug)]
 pub struct HttpBackend {
-    /// `host:port` as in the configuration; never shown to clients (S3).
-    authority: HeaderValue,
-    /// Path in front of `/v1`, usually empty.
-    base_path: String,
+    inner: Arc<Inner>,
+    /// Learns in the background until the backend is dropped.
+    _learner: learn::Learner,
+}
+
+#[derive(Debug)]
+struct Inner {
+    /// Host and port, for logs; clients never see it (S3).
+    authority: String,
+    host: HeaderValue,
+    /// What stands before the endpoint's path.
+    base: String,
     key: Option<HeaderValue>,
-    connections: Arc<Connections>,
-    models: Arc<LearnedModels>,
-    in_flight: AtomicUsize,
-    timeouts: Timeouts,
+    connections: Connections,
+    known: Known,
     limits: Limits,
+    timeouts: Timeouts,
+    in_flight: AtomicUsize,
 }
 
 impl HttpBackend {
-    /// Check the address and start to learn the upstream's models where the configuration names none.
+    /// Take an upstream into service. Returns at once; what it serves is learned in the background.
     ///
     /// # Errors
-    /// An address that is not `http://host[:port][/path]`, or a key that no header can carry.
+    /// An address that is no `http://host:port`, or a key that cannot stand in a header.
     pub fn start(upstream: &Upstream, timeouts: &Timeouts, limits: &Limits) -> Result<Self, StartError> {
-        let place = |why: &str| StartError(format!("upstream {}: {why}", upstream.url));
-        let uri: Uri = upstream.url.parse().map_err(|_| place("this is no URL; write http://host:port"))?;
-        if uri.scheme_str() != Some("http") {
-            return Err(place("only http:// upstreams are supported; put a TLS proxy in between for others"));
-        }
-        let authority = uri.authority().ok_or_else(|| place("the host is missing; write http://host:port"))?;
-        let address = format!("{}:{}", authority.host(), authority.port_u16().unwrap_or(80));
-        let key = upstream.key.as_ref().map(|key| HeaderValue::try_from(format!("Bearer {key}")));
-        let mut key = key.transpose().map_err(|_| place("its key has characters that a header cannot carry"))?;
-        if let Some(key) = &mut key {
-            key.set_sensitive(true);
-        }
-        let connections = Arc::new(Connections::new(address, timeouts.connect));
-        let authority = HeaderValue::try_from(authority.as_str()).map_err(|_| place("this host is no header value"))?;
-        // `http://host/v1` is what clients of the API are used to write.
-        let base_path = uri.path().trim_end_matches('/').trim_end_matches("/v1").to_owned();
-        let request = models::request(&base_path, &authority, key.as_ref()).map_err(|e| place(&e.to_string()))?;
-        let models = LearnedModels::start(upstream.models.clone(), Arc::clone(&connections), request);
-        let (timeouts, limits) = (timeouts.clone(), limits.clone());
-        Ok(Self { authority, base_path, key, connections, models, in_flight: AtomicUsize::new(0), timeouts, limits })
+        let (authority, base) = parse_url(&upstream.url)?;
+        let wrong_key = |_| StartError(format!("the key of upstream {authority} has bytes that no header can carry"));
+        let key = upstream.key.as_ref().map(|key| HeaderValue::try_from(format!("Bearer {key}"))).transpose();
+        let host = HeaderValue::try_from(authority.as_str())
+            .map_err(|_| StartError(format!("'{}' is no address", upstream.url)))?;
+        let port =
+            if authority.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok()) { "" } else { ":80" };
+        let inner = Arc::new(Inner {
+            connections: Connections::new(format!("{authority}{port}"), timeouts.connect),
+            key: key.map_err(wrong_key)?,
+            host,
+            base,
+            known: Known::new(upstream.models.clone()),
+            limits: limits.clone(),
+            timeouts: timeouts.clone(),
+            in_flight: AtomicUsize::new(0),
+            authority,
+        });
+        Ok(Self { _learner: learn::start(Arc::clone(&inner)), inner })
+    }
+
+    /// Host and port, for logs and the operator.
+    pub fn name(&self) -> &str {
+        &self.inner.authority
     }
 
     /// A snapshot of this upstream.
     pub fn status(&self) -> BackendStatus {
-        let (ready, reason, models) = self.models.snapshot();
-        BackendStatus { ready, reason, models, in_flight: self.in_flight.load(Ordering::Relaxed) }
+        let (ready, reason) = match self.inner.known.health() {
+            Health::Ready => (true, String::new()),
+            Health::Unknown => (false, format!("waiting for the first answer of {}", self.inner.authority)),
+            Health::Unreachable => (false, format!("{} cannot be reached", self.inner.authority)),
+            Health::Sick => (false, format!("{} fails or does not answer", self.inner.authority)),
+        };
+        let models = self.inner.known.models();
+        BackendStatus { ready, reason, models, in_flight: self.inner.in_flight.load(Ordering::Relaxed) }
     }
 
-    /// Whether it takes requests for any model: nothing is configured and nothing learned yet.
-    pub fn takes_any_model(&self) -> bool {
-        self.models.unknown()
+    /// How it stands to a request for `model`; an upstream that lists no models takes any.
+    pub fn fitness(&self, model: &str) -> Fitness {
+        if !self.inner.known.serves(model) {
+            return Fitness::OtherModel;
+        }
+        match self.inner.known.health() {
+            Health::Ready | Health::Unknown => Fitness::Ready,
+            Health::Unreachable => Fitness::LastResort,
+            Health::Sick => Fitness::Down,
+        }
+    }
+
+    /// The name of `model` as it is listed; `None` if it is not.
+    pub fn label(&self, model: &str) -> Option<Arc<str>> {
+        self.inner.known.label(model)
     }
 
     /// Relay `question`.
@@ -93,244 +135,23 @@ impl HttpBackend {
     /// # Errors
     /// See [`crate::backend::Backend::run`].
     pub async fn run(&self, question: &Question, writer: &mut FlightWriter) -> Result<(), Failure> {
-        let _running = Running::start(&self.in_flight);
-        let total = self.timeouts.total;
-        within(total, "total", self.relay(question, writer)).await?
-    }
-
-    async fn relay(&self, question: &Question, writer: &mut FlightWriter) -> Result<(), Failure> {
-        let request = self.request(question)?;
-        let sending = self.connections.send(request);
-        // A whole answer may take as long as the generation: only a stream's head comes early.
-        let limit = if question.stream { self.timeouts.head } else { Duration::ZERO };
-        let (response, sender) = within(limit, "head", sending).await?.map_err(unreachable)?;
-        let status = response.status();
-        if !status.is_success() {
-            return Err(self.refused(response).await);
+        let inner = &self.inner;
+        let _running = Running::enter(&inner.in_flight);
+        let result = inner.relay(question, writer).await;
+        inner.known.note(&result);
+        if let Err(failure) = &result {
+            tracing::info!(upstream = %inner.authority, cause = ?failure.cause, status = failure.error.status.as_u16(),
+                request_id = %question.request_id, "the upstream failed a request");
         }
-        let answer = Answer { sender, connections: Arc::clone(&self.connections) };
-        if is_event_stream(response.headers()) {
-            self.stream(question, response, answer, writer).await
-        } else {
-            self.whole(response, answer, writer).await
-        }
-    }
-
-    fn request(&self, question: &Question) -> Result<Request<Full<Bytes>>, Failure> {
-        let internal =
-            || Failure::new(Cause::Backend, ApiError::internal("The request cannot be written for the backend."));
-        let path = format!("{}{}", self.base_path, question.endpoint.path());
-        let mut request = Request::new(Full::new(question.body.clone()));
-        *request.method_mut() = Method::POST;
-        *request.uri_mut() = path.parse().map_err(|_| internal())?;
-        let headers = request.headers_mut();
-        *headers = question.headers.clone();
-        headers.insert(HOST, self.authority.clone());
-        headers.entry(CONTENT_TYPE).or_insert(HeaderValue::from_static("application/json"));
-        headers.entry(ACCEPT).or_insert(HeaderValue::from_static("*/*"));
-        if let Some(key) = &self.key {
-            headers.insert(AUTHORIZATION, key.clone());
-        }
-        if let Ok(id) = HeaderValue::try_from(question.request_id.as_ref()) {
-            headers.insert("x-request-id", id);
-        }
-        Ok(request)
-    }
-
-    async fn refused(&self, response: Response<Incoming>) -> Failure {
-        let status = response.status();
-        let cause = match status {
-            StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => Cause::Busy,
-            status if status.is_client_error() => Cause::Refused,
-            _ => Cause::Backend,
-        };
-        // A redirect, or what is no HTTP answer to a POST, says nothing to a client.
-        let status =
-            if status.is_client_error() || status.is_server_error() { status } else { StatusCode::BAD_GATEWAY };
-        let mut headers = HeaderMap::new();
-        if let Some(value) = response.headers().get(http::header::RETRY_AFTER) {
-            headers.insert(http::header::RETRY_AFTER, value.clone());
-        }
-        let mut body = response.into_body();
-        let reading = collect(&mut body, MAX_ERROR_BODY);
-        let body = match within(self.timeouts.idle, "idle", reading).await {
-            Ok(Ok(body)) => body,
-            _ => Bytes::new(),
-        };
-        Failure::new(cause, ApiError::upstream(status, headers, body))
-    }
-
-    /// A JSON answer: collected whole, so that a broken one is a 502 and not half a body (S3).
-    async fn whole(
-        &self,
-        response: Response<Incoming>,
-        answer: Answer,
-        writer: &mut FlightWriter,
-    ) -> Result<(), Failure> {
-        let (parts, mut body) = response.into_parts();
-        let framed = parts.headers.contains_key(CONTENT_LENGTH) || parts.headers.contains_key(TRANSFER_ENCODING);
-        let bytes = match collect(&mut body, self.limits.max_answer).await {
-            Ok(bytes) => bytes,
-            Err(Collect::TooLarge) => {
-                let message = "The backend's answer is larger than the limit (limits.max_answer).";
-                return Err(Failure::new(Cause::Backend, ApiError::bad_gateway(message)));
-            }
-            Err(Collect::Broken) => return Err(truncated()),
-        };
-        let plain = !parts.headers.contains_key(CONTENT_ENCODING);
-        if !framed && plain && serde_json::from_slice::<serde::de::IgnoredAny>(&bytes).is_err() {
-            // Only the end of the connection ended it: half a JSON text is a cut one.
-            return Err(truncated());
-        }
-        answer.recycle();
-        let mut headers = end_to_end(parts.headers);
-        headers.insert(CONTENT_LENGTH, HeaderValue::from(bytes.len()));
-        writer.head(Head { status: parts.status, headers });
-        writer.content();
-        let _ = writer.push(bytes).await;
-        Ok(())
-    }
-
-    async fn stream(
-        &self,
-        question: &Question,
-        response: Response<Incoming>,
-        answer: Answer,
-        writer: &mut FlightWriter,
-    ) -> Result<(), Failure> {
-        let (parts, mut body) = response.into_parts();
-        writer.head(Head { status: parts.status, headers: end_to_end(parts.headers) });
-        let mut scanner = Scanner::new(self.limits.max_event);
-        let mut progress = Progress { choices: question.choices, ..Progress::default() };
-        let began = Instant::now();
-        while !progress.done {
-            let limit =
-                if progress.events == 0 { remaining(self.timeouts.first_event, began) } else { self.timeouts.idle };
-            let name = if progress.events == 0 { "first_event" } else { "idle" };
-            match within(limit, name, body.frame()).await? {
-                Some(Ok(frame)) => {
-                    let Ok(chunk) = frame.into_data() else { continue };
-                    let frame = progress.take(&mut scanner, chunk)?;
-                    if progress.content {
-                        writer.content();
-                    }
-                    if !frame.is_empty() && writer.push(frame).await.is_err() {
-                        return Ok(());
-                    }
-                }
-                // The connection ended, in order or not: whole if it had come to its end (S3, S4).
-                Some(Err(_)) | None => break,
-            }
-        }
-        let clean = progress.done;
-        progress.end(writer, scanner.rest()).await?;
-        if clean {
-            answer.recycle_after(body);
-        }
-        Ok(())
+        result
     }
 }
 
-/// What has come of a stream.
-#[derive(Debug, Default)]
-struct Progress {
-    choices: usize,
-    finished: usize,
-    events: usize,
-    content: bool,
-    done: bool,
-    error: bool,
-}
-
-impl Progress {
-    /// The whole events that `chunk` completes, as one frame.
-    fn take(&mut self, scanner: &mut Scanner, chunk: Bytes) -> Result<Bytes, Failure> {
-        let mut frame = Run::default();
-        let scanned = scanner.push(chunk, |event| {
-            if self.done {
-                return;
-            }
-            let meaning = meaning(&event);
-            self.done |= meaning.done;
-            self.finished += meaning.finished;
-            self.error |= meaning.error;
-            self.content |= meaning.content;
-            self.events += usize::from(meaning.data);
-            // What follows `[DONE]` is dropped; it is sent once, at the end (S4).
-            if !meaning.done {
-                frame.add(event);
-            }
-        });
-        match scanned {
-            Ok(()) => Ok(frame.take()),
-            Err(error) => Err(Failure::new(Cause::Backend, ApiError::bad_gateway(&error.to_string()))),
-        }
-    }
-
-    /// The stream's end: `[DONE]` after a whole answer, a failure after a cut one (S3 to S5).
-    async fn end(&self, writer: &mut FlightWriter, rest: &[u8]) -> Result<(), Failure> {
-        if self.error {
-            // The client has the backend's own error event already.
-            writer.failed(Cause::Backend);
-        } else if !self.done && self.finished < self.choices.max(1) {
-            return Err(truncated());
-        } else if !rest.is_empty() && !self.done {
-            // A last event without its blank line: an SSE client would not see it, whole or not.
-            tracing::debug!(bytes = rest.len(), "the backend's stream ends inside an event");
-        }
-        let _ = writer.push(DONE).await;
-        Ok(())
-    }
-}
-
-/// Neighbouring events as one frame: slices of one chunk are joined again without a copy.
-#[derive(Debug, Default)]
-struct Run {
-    first: Bytes,
-    more: Option<BytesMut>,
-}
-
-impl Run {
-    fn add(&mut self, event: Bytes) {
-        if self.first.is_empty() {
-            self.first = event;
-        } else {
-            self.more.get_or_insert_with(|| BytesMut::from(self.first.as_ref())).extend_from_slice(&event);
-        }
-    }
-
-    fn take(self) -> Bytes {
-        self.more.map_or(self.first, BytesMut::freeze)
-    }
-}
-
-/// The connection under an answer.
-struct Answer {
-    sender: Sender,
-    connections: Arc<Connections>,
-}
-
-impl Answer {
-    fn recycle(self) {
-        self.connections.recycle(self.sender);
-    }
-
-    /// A stream that has said `[DONE]` is over for the client; its connection can be used again if its body ends soon.
-    fn recycle_after(self, mut body: Incoming) {
-        tokio::spawn(async move {
-            let ended = timeout(REUSE_WAIT, async { while let Some(Ok(_)) = body.frame().await {} }).await;
-            if ended.is_ok() {
-                self.recycle();
-            }
-        });
-    }
-}
-
-/// Counts a request for as long as it lives (D2).
+/// A request that runs; dropping it ends the count (D2).
 struct Running<'a>(&'a AtomicUsize);
 
 impl<'a> Running<'a> {
-    fn start(count: &'a AtomicUsize) -> Self {
+    fn enter(count: &'a AtomicUsize) -> Self {
         count.fetch_add(1, Ordering::Relaxed);
         Self(count)
     }
@@ -342,75 +163,332 @@ impl Drop for Running<'_> {
     }
 }
 
-enum Collect {
-    TooLarge,
-    Broken,
-}
+impl Inner {
+    async fn relay(self: &Arc<Self>, question: &Question, writer: &mut FlightWriter) -> Result<(), Failure> {
+        let mut pace = Pace::new(self.timeouts.total);
+        if question.stream {
+            pace.step(self.timeouts.head + self.timeouts.connect, "timeouts.head");
+        }
+        let sent = self.connections.send(|| self.request(question));
+        let exchange = pace.within(sent).await.map_err(|expired| timed_out(&expired))?.map_err(|e| self.unsent(&e))?;
+        let status = exchange.head.status;
+        if !status.is_success() {
+            return Err(self.refused(exchange, pace).await);
+        }
+        let head = Head { status, headers: answer_headers(&exchange.head.headers) };
+        // A stream that nobody asked for is collected like any other answer.
+        if question.stream && is_event_stream(&head.headers) {
+            self.stream(exchange, pace, head, (question, writer)).await
+        } else {
+            self.whole(exchange, pace, head, writer).await
+        }
+    }
 
-async fn collect(body: &mut Incoming, limit: usize) -> Result<Bytes, Collect> {
-    let mut run = Run::default();
-    let mut size = 0;
-    while let Some(frame) = body.frame().await {
-        let frame = frame.map_err(|_| Collect::Broken)?;
-        if let Ok(data) = frame.into_data() {
-            size += data.len();
-            if size > limit {
-                return Err(Collect::TooLarge);
+    /// The request as it goes up: the client's body and end-to-end headers, this upstream's address and key.
+    fn request(&self, question: &Question) -> Request<Full<Bytes>> {
+        let mut request = Request::new(Full::new(question.body.clone()));
+        *request.method_mut() = Method::POST;
+        *request.uri_mut() = self.uri(question.endpoint.path());
+        let headers = request.headers_mut();
+        headers.clone_from(&question.headers);
+        headers.insert(HOST, self.host.clone());
+        // Events inside a compressed body cannot be seen.
+        headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
+        if let Some(key) = &self.key {
+            headers.insert(AUTHORIZATION, key.clone());
+        }
+        if let Ok(id) = HeaderValue::try_from(&*question.request_id) {
+            headers.insert(REQUEST_ID, id);
+        }
+        request
+    }
+
+    fn uri(&self, path: &'static str) -> Uri {
+        if self.base.is_empty() {
+            return Uri::from_static(path);
+        }
+        // The base was checked when the upstream was taken into service.
+        Uri::try_from(format!("{}{path}", self.base)).unwrap_or_default()
+    }
+
+    fn unsent(&self, error: &SendError) -> Failure {
+        tracing::debug!(upstream = %self.authority, %error, "no response head");
+        match error {
+            SendError::ConnectTimeout(_) => {
+                // Nothing was sent: another backend may be tried (R4).
+                let error = ApiError::timeout("The backend could not be connected in time.", "timeouts.connect");
+                Failure::new(Cause::Unreachable, error)
             }
-            run.add(data);
+            SendError::Connect(_) => {
+                Failure::new(Cause::Unreachable, ApiError::bad_gateway("The backend could not be reached."))
+            }
+            SendError::Broken(_) => {
+                Failure::new(Cause::Backend, ApiError::bad_gateway("The backend closed the connection unanswered."))
+            }
         }
     }
-    Ok(run.take())
-}
 
-/// Run a step within its time limit; zero is none. The error names the limit's key.
-async fn within<T>(limit: Duration, name: &str, step: impl Future<Output = T>) -> Result<T, Failure> {
-    if limit.is_zero() {
-        return Ok(step.await);
-    }
-    timeout(limit, step).await.map_err(|_| {
-        let message = format!("The backend took longer than {} ({name}).", crate::config::duration::show(limit));
-        Failure::new(Cause::Timeout, ApiError::timeout(&message, &format!("{name}_timeout")))
-    })
-}
-
-/// What is left of a limit; at least a moment, because zero means none.
-fn remaining(limit: Duration, began: Instant) -> Duration {
-    if limit.is_zero() { limit } else { limit.saturating_sub(began.elapsed()).max(Duration::from_millis(1)) }
-}
-
-fn unreachable(error: ConnectError) -> Failure {
-    tracing::debug!(%error, "no answer from the backend");
-    match error {
-        ConnectError::Timeout(_) => Failure::new(
-            Cause::Unreachable,
-            ApiError::timeout("No connection to the backend in time.", "connect_timeout"),
-        ),
-        ConnectError::Connect(_) => {
-            Failure::new(Cause::Unreachable, ApiError::bad_gateway("The backend cannot be reached."))
+    /// An answer with an error status: its body passes where it has the shape of our errors.
+    async fn refused(&self, mut exchange: Exchange, mut pace: Pace) -> Failure {
+        let status = exchange.head.status;
+        let cause = match status {
+            StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => Cause::Busy,
+            status if status.is_client_error() => Cause::Refused,
+            _ => Cause::Backend,
+        };
+        if !status.is_client_error() && !status.is_server_error() {
+            let message = format!("The backend answered with status {}.", status.as_u16());
+            return Failure::new(Cause::Backend, ApiError::bad_gateway(&message));
         }
-        ConnectError::Broken(_) => Failure::new(
-            Cause::Unreachable,
-            ApiError::bad_gateway("The backend closed the connection without an answer."),
-        ),
+        let mut headers = answer_headers(&exchange.head.headers);
+        pace.step(self.timeouts.idle, "timeouts.idle");
+        let body = match pace.within(collect(&mut exchange, MAX_ERROR_BODY)).await {
+            Ok(Ok(body)) => {
+                self.connections.recycle(exchange);
+                body
+            }
+            _ => Bytes::new(),
+        };
+        headers.remove(CONTENT_TYPE);
+        headers.remove(CONTENT_ENCODING);
+        Failure::new(cause, ApiError::upstream(status, headers, body))
+    }
+
+    /// An answer in one piece.
+    async fn whole(
+        &self,
+        mut exchange: Exchange,
+        mut pace: Pace,
+        head: Head,
+        writer: &mut FlightWriter,
+    ) -> Result<(), Failure> {
+        let limit = self.limits.max_answer;
+        let announced = exchange.exact_length();
+        if announced.is_some_and(|length| length > limit as u64) {
+            return Err(too_large("limits.max_answer"));
+        }
+        pace.wait();
+        let collected = pace.within(collect(&mut exchange, limit)).await.map_err(|expired| timed_out(&expired))?;
+        let body = collected.map_err(|incomplete| match incomplete {
+            Incomplete::Broken => truncated(),
+            Incomplete::TooLarge => too_large("limits.max_answer"),
+        })?;
+        let closed_ended = announced.is_none() && !exchange.head.headers.contains_key(http::header::TRANSFER_ENCODING);
+        if closed_ended && serde_json::from_slice::<serde::de::IgnoredAny>(&body).is_err() {
+            // Only the closing of the connection ends this body: half a JSON text is a truncated one.
+            return Err(truncated());
+        }
+        writer.head(head);
+        writer.content();
+        // With no subscriber left there is nobody to answer.
+        let _ = writer.push(body).await;
+        self.connections.recycle(exchange);
+        Ok(())
+    }
+
+    /// An answer as a stream of events.
+    async fn stream(
+        self: &Arc<Self>,
+        mut exchange: Exchange,
+        mut pace: Pace,
+        mut head: Head,
+        (question, writer): (&Question, &mut FlightWriter),
+    ) -> Result<(), Failure> {
+        if head.headers.get(CONTENT_ENCODING).is_some_and(|coding| coding != "identity") {
+            let error = ApiError::bad_gateway("The backend compressed its event stream although it was asked not to.");
+            return Err(Failure::new(Cause::Backend, error));
+        }
+        head.headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
+        head.headers.insert(HeaderName::from_static("x-accel-buffering"), HeaderValue::from_static("no"));
+        writer.head(head);
+        let mut watch = Watch::new(question.choices);
+        let mut scanner = Scanner::new(self.limits.max_event);
+        let opened = Instant::now();
+        loop {
+            self.next_step(&mut pace, &watch, opened);
+            let piece = match pace.within(poll_fn(|cx| exchange.poll_piece(cx))).await {
+                Ok(Some(Ok(piece))) => piece,
+                Ok(None) => return end_of_stream(scanner, &mut watch, writer).await,
+                // What has every finish_reason is whole, however it ends (S4).
+                _ if watch.complete() => return done(writer).await,
+                Ok(Some(Err(_))) => return Err(truncated()),
+                Err(expired) => return Err(timed_out(&expired)),
+            };
+            let run = scanner.feed(piece, |event| watch.see(event));
+            if watch.has_content() {
+                writer.content();
+            }
+            if !run.events.is_empty() {
+                pace.wait();
+                let pushed = pace.within(writer.push(run.events)).await.map_err(|expired| timed_out(&expired))?;
+                if pushed.is_err() {
+                    return Ok(());
+                }
+            }
+            match run.stop {
+                None => {}
+                Some(Stop::Last) => {
+                    self.keep(exchange);
+                    return Ok(());
+                }
+                Some(Stop::Held) => return Err(held(&mut watch)),
+                Some(Stop::TooLarge) => return Err(too_large("limits.max_event")),
+            }
+        }
+    }
+
+    /// How long the next piece of a stream may take that was opened at `opened`.
+    fn next_step(&self, pace: &mut Pace, watch: &Watch, opened: Instant) {
+        if watch.complete() {
+            pace.step(AFTER_FINISH, "timeouts.idle");
+        } else if watch.begun() {
+            pace.step(self.timeouts.idle, "timeouts.idle");
+        } else {
+            // Comments do not move this one: only an event ends the wait for the first event.
+            pace.step_since(opened, self.timeouts.first_event, "timeouts.first_event");
+        }
+    }
+
+    /// Keep the connection of a stream that has come to `[DONE]`, if its proper end follows soon.
+    fn keep(self: &Arc<Self>, mut exchange: Exchange) {
+        if exchange.is_finished() {
+            return self.connections.recycle(exchange);
+        }
+        let inner = Arc::clone(self);
+        tokio::spawn(async move {
+            let rest = tokio::time::timeout(TRAILING.0, collect(&mut exchange, TRAILING.1)).await;
+            if matches!(rest, Ok(Ok(_))) {
+                inner.connections.recycle(exchange);
+            }
+        });
+    }
+}
+
+async fn done(writer: &mut FlightWriter) -> Result<(), Failure> {
+    let _ = writer.push(DONE).await;
+    Ok(())
+}
+
+/// The upstream has ended its answer without `[DONE]`.
+async fn end_of_stream(scanner: Scanner, watch: &mut Watch, writer: &mut FlightWriter) -> Result<(), Failure> {
+    let rest = scanner.rest();
+    if !rest.is_empty() {
+        // The last event may lack its blank line. It is taken if its data is whole.
+        let mut event = rest.to_vec();
+        event.extend_from_slice(b"\n\n");
+        match watch.see_rest(&event) {
+            Some(scan::Verdict::Hold) => return Err(held(watch)),
+            Some(scan::Verdict::Last) => return done(writer).await,
+            Some(scan::Verdict::Pass) => {
+                let _ = writer.push(event.into()).await;
+            }
+            None => {}
+        }
+    }
+    if watch.complete() { done(writer).await } else { Err(truncated()) }
+}
+
+/// An event was held back: an error of the upstream's, or `[DONE]` without any finish_reason.
+fn held(watch: &mut Watch) -> Failure {
+    match watch.take_error() {
+        Some(data) => Failure::new(Cause::Backend, ApiError::upstream_event(data)),
+        None => truncated(),
     }
 }
 
 fn truncated() -> Failure {
-    Failure::new(Cause::Truncated, ApiError::bad_gateway("The backend broke off in the middle of its answer."))
+    let message = "The backend broke off before the end of its answer.";
+    Failure::new(Cause::Truncated, ApiError::bad_gateway(message))
+}
+
+fn too_large(limit: &str) -> Failure {
+    let message = format!("The backend's answer is larger than {limit} allows.");
+    Failure::new(Cause::Cut, ApiError::bad_gateway(&message))
+}
+
+fn timed_out(expired: &Expired) -> Failure {
+    let message = format!("The backend did not answer in time ({}).", expired.0);
+    Failure::new(Cause::Timeout, ApiError::timeout(&message, expired.0))
+}
+
+/// Why a body could not be collected.
+#[derive(Debug)]
+enum Incomplete {
+    Broken,
+    TooLarge,
+}
+
+/// The whole body, without a copy where it comes in one piece.
+async fn collect(exchange: &mut Exchange, limit: usize) -> Result<Bytes, Incomplete> {
+    let mut first = Bytes::new();
+    let mut rest = BytesMut::new();
+    while let Some(piece) = poll_fn(|cx| exchange.poll_piece(cx)).await {
+        let piece = piece.map_err(|_| Incomplete::Broken)?;
+        if first.len() + rest.len() + piece.len() > limit {
+            return Err(Incomplete::TooLarge);
+        }
+        if first.is_empty() {
+            first = piece;
+        } else {
+            rest.extend_from_slice(&piece);
+        }
+    }
+    if rest.is_empty() {
+        return Ok(first);
+    }
+    let mut whole = BytesMut::with_capacity(first.len() + rest.len());
+    whole.extend_from_slice(&first);
+    whole.extend_from_slice(&rest);
+    Ok(whole.freeze())
+}
+
+/// The end-to-end headers of an upstream's answer. The length is set anew; the request's id is each caller's own.
+fn answer_headers(from: &HeaderMap) -> HeaderMap {
+    let mut headers = from.clone();
+    strip_hop_by_hop(&mut headers);
+    headers.remove(CONTENT_LENGTH);
+    headers.remove(REQUEST_ID);
+    headers
 }
 
 fn is_event_stream(headers: &HeaderMap) -> bool {
-    let stream = |value: &HeaderValue| value.as_bytes().to_ascii_lowercase().starts_with(b"text/event-stream");
-    headers.get(CONTENT_TYPE).is_some_and(stream) && !headers.contains_key(CONTENT_ENCODING)
+    const EVENT_STREAM: &[u8] = b"text/event-stream";
+    let kind = headers.get(CONTENT_TYPE).map(HeaderValue::as_bytes).unwrap_or_default();
+    kind.get(..EVENT_STREAM.len()).is_some_and(|kind| kind.eq_ignore_ascii_case(EVENT_STREAM))
 }
 
-/// The upstream's headers that go to the client (S9).
-fn end_to_end(mut headers: HeaderMap) -> HeaderMap {
-    strip_hop_by_hop(&mut headers);
-    headers.remove(CONTENT_LENGTH);
-    for name in ["server", "date", "x-request-id"] {
-        headers.remove(name);
+/// Host and port, and the path before `/v1`, of an upstream's address.
+fn parse_url(url: &str) -> Result<(String, String), StartError> {
+    let wrong = |why: &str| StartError(format!("'{url}' is no upstream address: {why}; write http://host:port"));
+    let uri: Uri = url.parse().map_err(|_| wrong("it cannot be read"))?;
+    match uri.scheme_str() {
+        Some("http") => {}
+        Some("https") => return Err(wrong("TLS to upstreams is not supported")),
+        _ => return Err(wrong("it does not begin with http://")),
     }
-    headers
+    let authority = uri.authority().ok_or_else(|| wrong("it names no host"))?.as_str().to_owned();
+    if authority.contains('@') {
+        return Err(wrong("credentials belong into upstreams.key"));
+    }
+    // Endpoint paths begin with /v1 themselves.
+    let base = uri.path().trim_end_matches('/');
+    Ok((authority, base.strip_suffix("/v1").unwrap_or(base).to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    #![expect(clippy::unwrap_used, reason = "tests")]
+
+    use super::*;
+
+    #[test]
+    fn an_upstream_is_written_with_or_without_its_v1() {
+        let parsed = |url| parse_url(url).unwrap();
+        assert_eq!(parsed("http://h:1"), ("h:1".to_owned(), String::new()));
+        assert_eq!(parsed("http://h:1/v1/"), ("h:1".to_owned(), String::new()));
+        assert_eq!(parsed("http://h/a/v1"), ("h".to_owned(), "/a".to_owned()));
+        for wrong in ["h:1", "https://h", "http://u:p@h", "tcp://h:1", ""] {
+            parse_url(wrong).unwrap_err();
+        }
+    }
 }

@@ -1,192 +1,168 @@
-//! Event borders in an SSE stream, found as the bytes arrive, and the little that the relay must know of an event.
+//! Where events end in a stream of server-sent events, however the bytes were cut (S1, S2).
 //!
-//! Written here because the relay's speed is the project's purpose: no parser crate hands back the original bytes of an
-//! event without a copy. Any cut of any stream gives the same events (S1), whatever its line ends (S2).
-
-use std::borrow::Cow;
+//! Lines end with LF, CRLF or CR; a blank line ends an event. Only borders are found here; the bytes themselves go
+//! through untouched, as slices of what came, wherever an event was not cut in two.
 
 use bytes::{Bytes, BytesMut};
-use memchr::{memchr2, memmem};
-use serde::Deserialize;
-use serde_json::value::RawValue;
+use memchr::memchr2;
 
-/// Splits a byte stream into whole events.
+/// Finds the ends of events in a stream that comes in pieces.
 #[derive(Debug)]
-pub struct Scanner {
-    /// An event that has not ended yet.
+pub(super) struct Scanner {
+    lines: Lines,
+    /// The beginning of an event whose end has not come yet.
     partial: BytesMut,
-    /// Bytes of the current line so far, its line end not counted.
-    line: usize,
-    /// Whether the current event has a line.
-    filled: bool,
-    /// The last byte was CR: an LF that follows belongs to the same line end.
-    after_cr: bool,
-    limit: usize,
+    /// Bytes of `partial` that have been looked at.
+    seen: usize,
+    max_event: usize,
 }
 
-/// An event longer than the limit.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("an event of the backend is longer than {limit} bytes (limits.max_event)")]
-pub struct TooLong {
-    /// The limit in bytes.
-    pub limit: usize,
+/// What to do after an event.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Verdict {
+    /// It goes on to the client.
+    Pass,
+    /// It goes on to the client, and is the last one.
+    Last,
+    /// It does not go on to the client, and nothing after it.
+    Hold,
+}
+
+/// The whole events of one piece, in one slice.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Run {
+    /// Whole events that go to the client; may be empty.
+    pub(super) events: Bytes,
+    /// Why nothing more is wanted.
+    pub(super) stop: Option<Stop>,
+}
+
+/// Why a scan ends before the stream does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Stop {
+    /// An event got [`Verdict::Last`].
+    Last,
+    /// An event got [`Verdict::Hold`].
+    Held,
+    /// An event is larger than the limit.
+    TooLarge,
 }
 
 impl Scanner {
-    /// A scanner that refuses events of more than `limit` bytes.
-    pub fn new(limit: usize) -> Self {
-        Self { partial: BytesMut::new(), line: 0, filled: false, after_cr: false, limit }
+    /// At the beginning of a stream. An event of more than `max_event` bytes stops the scan.
+    pub(super) fn new(max_event: usize) -> Self {
+        Self { lines: Lines::default(), partial: BytesMut::new(), seen: 0, max_event }
     }
 
-    /// Take a chunk; `each` gets every event that it completes, with its line ends and the blank line after it.
-    /// An event that lies in one chunk is a slice of it.
-    ///
-    /// # Errors
-    /// [`TooLong`]; the stream cannot be read on.
-    pub fn push(&mut self, mut chunk: Bytes, mut each: impl FnMut(Bytes)) -> Result<(), TooLong> {
-        while let Some(end) = self.border(&chunk) {
-            let tail = chunk.split_to(end);
-            if self.partial.len() + tail.len() > self.limit {
-                return Err(TooLong { limit: self.limit });
+    /// Take the next piece; `judge` sees each whole event.
+    pub(super) fn feed(&mut self, mut piece: Bytes, judge: impl FnMut(&[u8]) -> Verdict) -> Run {
+        if self.partial.is_empty() {
+            let found = find(&mut self.lines, &piece, 0, self.max_event, judge);
+            let events = piece.split_to(found.pass);
+            if found.stop.is_none() {
+                self.partial.extend_from_slice(&piece);
+                self.seen = piece.len();
             }
-            if self.partial.is_empty() {
-                each(tail);
-            } else {
-                self.partial.extend_from_slice(&tail);
-                each(self.partial.split().freeze());
-            }
+            return Run { events, stop: found.stop };
         }
-        if self.partial.len() + chunk.len() > self.limit {
-            return Err(TooLong { limit: self.limit });
-        }
-        self.partial.extend_from_slice(&chunk);
-        Ok(())
+        self.partial.extend_from_slice(&piece);
+        let found = find(&mut self.lines, &self.partial, self.seen, self.max_event, judge);
+        let events = self.partial.split_to(found.pass).freeze();
+        self.seen = self.partial.len();
+        Run { events, stop: found.stop }
     }
 
-    /// What stands after the last border.
-    pub fn rest(&self) -> &[u8] {
-        &self.partial
+    /// What is left at the end of the stream: an event that lacks its blank line.
+    pub(super) fn rest(self) -> Bytes {
+        self.partial.freeze()
     }
+}
 
-    /// Where the current event ends in `chunk`: after its blank line. Remembers the state where it does not.
-    fn border(&mut self, chunk: &[u8]) -> Option<usize> {
-        let mut at = 0;
-        if self.after_cr && !chunk.is_empty() {
-            self.after_cr = false;
-            at = usize::from(chunk.first() == Some(&b'\n'));
+struct Found {
+    /// Bytes from the start that go to the client.
+    pass: usize,
+    stop: Option<Stop>,
+}
+
+/// Look at `bytes` from `from` on; the events before that have been passed, the lines up to there are in `lines`.
+fn find(
+    lines: &mut Lines,
+    bytes: &[u8],
+    from: usize,
+    max_event: usize,
+    mut judge: impl FnMut(&[u8]) -> Verdict,
+) -> Found {
+    let (mut start, mut at) = (0, from);
+    while let Some(end) = lines.event_end(bytes, at) {
+        let event = bytes.get(start..end).unwrap_or_default();
+        if event.len() > max_event {
+            return Found { pass: start, stop: Some(Stop::TooLarge) };
         }
+        match judge(event) {
+            Verdict::Pass => {}
+            Verdict::Last => return Found { pass: end, stop: Some(Stop::Last) },
+            Verdict::Hold => return Found { pass: start, stop: Some(Stop::Held) },
+        }
+        (start, at) = (end, end);
+    }
+    let stop = (bytes.len() - start > max_event).then_some(Stop::TooLarge);
+    Found { pass: start, stop }
+}
+
+/// Where the scan stands within lines.
+#[derive(Debug)]
+struct Lines {
+    /// The line that the next byte belongs to has no byte yet.
+    blank: bool,
+    /// The last byte was a CR: an LF after it belongs to the same line end.
+    after_cr: bool,
+    /// The line end before was CRLF: after the CR of a blank line its LF is waited for, so that it stays with its event.
+    crlf: bool,
+    /// A blank line's CR has come, its LF is waited for.
+    ending: bool,
+}
+
+impl Default for Lines {
+    fn default() -> Self {
+        Self { blank: true, after_cr: false, crlf: false, ending: false }
+    }
+}
+
+impl Lines {
+    /// The end of the next event in `bytes`, looking from `at` on; `None` if it has not come.
+    fn event_end(&mut self, bytes: &[u8], mut at: usize) -> Option<usize> {
         loop {
-            let rest = chunk.get(at..)?;
+            if self.after_cr {
+                let next = *bytes.get(at)?;
+                self.after_cr = false;
+                self.crlf = next == b'\n';
+                at += usize::from(self.crlf);
+                if std::mem::take(&mut self.ending) {
+                    return Some(at);
+                }
+            }
+            let rest = bytes.get(at..)?;
             let Some(length) = memchr2(b'\n', b'\r', rest) else {
-                self.line += rest.len();
+                self.blank &= rest.is_empty();
                 return None;
             };
-            let blank = self.line + length == 0;
-            self.line = 0;
-            let cr = rest.get(length) == Some(&b'\r');
+            let ends_event = self.blank && length == 0;
+            self.blank = true;
             at += length + 1;
-            match (cr, chunk.get(at)) {
-                (true, Some(b'\n')) => at += 1,
-                (true, None) => self.after_cr = true,
-                _ => {}
+            if rest.get(length) == Some(&b'\r') {
+                self.after_cr = true;
+                self.ending = ends_event && self.crlf;
+                if ends_event && !self.crlf {
+                    return Some(at);
+                }
+            } else {
+                self.crlf = false;
+                if ends_event {
+                    return Some(at);
+                }
             }
-            if blank && self.filled {
-                self.filled = false;
-                return Some(at);
-            }
-            self.filled |= !blank;
         }
     }
-}
-
-/// What an event means to the relay.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Meaning {
-    /// `[DONE]`: the stream's end.
-    pub done: bool,
-    /// It has text, a tool call or reasoning: what the time to first token is measured to (O1).
-    pub content: bool,
-    /// Choices that finished with it.
-    pub finished: usize,
-    /// The backend reports an error in the stream.
-    pub error: bool,
-    /// It has data at all; a comment has none.
-    pub data: bool,
-}
-
-/// What `event` means. Cheap for the many: an event is parsed only where its bytes look like an end or an error.
-pub fn meaning(event: &[u8]) -> Meaning {
-    let data = data(event);
-    let data = data.as_ref();
-    if data == b"[DONE]" {
-        return Meaning { done: true, data: true, ..Meaning::default() };
-    }
-    let mut meaning = Meaning { content: has_content(data), data: !data.is_empty(), ..Meaning::default() };
-    if has_value(data, b"\"finish_reason\"") || has_value(data, b"\"error\"") {
-        #[derive(Deserialize)]
-        struct Event<'a> {
-            #[serde(default, borrow)]
-            error: Option<&'a RawValue>,
-            #[serde(default)]
-            choices: Vec<Choice>,
-        }
-        #[derive(Deserialize)]
-        struct Choice {
-            #[serde(default)]
-            finish_reason: Option<serde::de::IgnoredAny>,
-        }
-        if let Ok(event) = serde_json::from_slice::<Event<'_>>(data) {
-            meaning.error = event.error.is_some_and(|error| error.get() != "null");
-            meaning.finished = event.choices.iter().filter(|choice| choice.finish_reason.is_some()).count();
-        }
-    }
-    meaning
-}
-
-/// The event's data: of one line borrowed, of several joined by LF, as the SSE standard has it.
-fn data(event: &[u8]) -> Cow<'_, [u8]> {
-    let event = event.strip_prefix(b"\xef\xbb\xbf").unwrap_or(event);
-    let mut lines = event.split(|&b| b == b'\n' || b == b'\r').filter_map(|line| {
-        let value = line.strip_prefix(b"data")?;
-        match value.split_first() {
-            None => Some(value),
-            Some((b':', value)) => Some(value.strip_prefix(b" ").unwrap_or(value)),
-            Some(_) => None,
-        }
-    });
-    let first = lines.next().unwrap_or_default();
-    match lines.next() {
-        None => first.into(),
-        Some(second) => {
-            let mut joined = [first, second].join(&b'\n');
-            for line in lines {
-                joined.push(b'\n');
-                joined.extend_from_slice(line);
-            }
-            joined.into()
-        }
-    }
-}
-
-/// Whether `key` stands there with a value that is not null. Inside a JSON string the key's quotes are escaped, so that
-/// text of the model cannot look like it.
-fn has_value(data: &[u8], key: &[u8]) -> bool {
-    memmem::find_iter(data, key).any(|at| {
-        let after = data.get(at + key.len()..).unwrap_or_default().trim_ascii_start();
-        after.strip_prefix(b":").is_some_and(|value| !value.trim_ascii_start().starts_with(b"null"))
-    })
-}
-
-fn has_content(data: &[u8]) -> bool {
-    const KEYS: [&[u8]; 5] =
-        [b"\"content\"", b"\"text\"", b"\"tool_calls\"", b"\"reasoning_content\"", b"\"reasoning\""];
-    KEYS.iter().any(|key| {
-        memmem::find(data, key).is_some_and(|at| {
-            let after = data.get(at + key.len()..).unwrap_or_default().trim_ascii_start();
-            let value = after.strip_prefix(b":").unwrap_or_default().trim_ascii_start();
-            !value.is_empty() && !value.starts_with(b"\"\"") && !value.starts_with(b"null")
-        })
-    })
 }
 
 #[cfg(test)]

@@ -1,0 +1,252 @@
+//! What is known of an upstream: the models it serves, and whether it is well.
+//!
+//! Requests that fail tell at once; a probe in the background tells when it is well again, and which models it lists.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::{ACCEPT, AUTHORIZATION, HOST};
+use http::{HeaderValue, Request, StatusCode};
+use http_body_util::Full;
+use serde::Deserialize;
+use tokio::task::JoinHandle;
+use tokio::time::{sleep, timeout};
+
+use super::{Inner, collect};
+use crate::types::{Cause, Failure};
+
+/// Between two probes of an upstream that is well.
+const WELL: Duration = Duration::from_secs(5);
+
+/// Between two probes of one that is not.
+const ILL: Duration = Duration::from_millis(500);
+
+/// For the answer to a probe.
+const PROBE: Duration = Duration::from_secs(3);
+
+/// Failures in a row after which an upstream gets no more requests until a probe succeeds.
+const TOO_MANY: u32 = 5;
+
+/// Most models and bytes of a listing that are read.
+const MAX_MODELS: usize = 1024;
+const MAX_LISTING: usize = 4 << 20;
+
+/// How well an upstream is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Health {
+    /// Nothing has been heard yet. It gets requests, but does not make the gateway ready.
+    Unknown,
+    /// It answers.
+    Ready,
+    /// Connections are refused. It is tried where no other backend is left, for that costs no time.
+    Unreachable,
+    /// It failed or was silent too often. It gets no requests: each would have to wait.
+    Sick,
+}
+
+/// What is known of an upstream.
+#[derive(Debug)]
+pub(super) struct Known {
+    state: RwLock<State>,
+    /// Failures since the last success.
+    failures: AtomicU32,
+    /// The configuration names the models: its own list is not asked for.
+    fixed: bool,
+}
+
+#[derive(Debug)]
+struct State {
+    health: Health,
+    /// Sorted. Empty: takes any model.
+    models: Arc<[Arc<str>]>,
+}
+
+impl Known {
+    /// Nothing but the models that the configuration names.
+    pub(super) fn new(mut models: Vec<String>) -> Self {
+        models.sort();
+        let fixed = !models.is_empty();
+        let models = models.into_iter().map(Arc::from).collect();
+        let state = State { health: Health::Unknown, models };
+        Self { state: RwLock::new(state), failures: AtomicU32::new(0), fixed }
+    }
+
+    pub(super) fn health(&self) -> Health {
+        self.read().health
+    }
+
+    pub(super) fn models(&self) -> Vec<String> {
+        self.read().models.iter().map(|model| model.to_string()).collect()
+    }
+
+    pub(super) fn serves(&self, model: &str) -> bool {
+        self.read().models.is_empty() || self.label(model).is_some()
+    }
+
+    pub(super) fn label(&self, model: &str) -> Option<Arc<str>> {
+        let state = self.read();
+        let at = state.models.binary_search_by(|known| (**known).cmp(model)).ok()?;
+        state.models.get(at).cloned()
+    }
+
+    /// Learn from the end of a request. 4xx is no sickness, nor is back-pressure (R1).
+    pub(super) fn note(&self, result: &Result<(), Failure>) {
+        let cause = match result {
+            Ok(()) => None,
+            Err(failure) => Some(failure.cause),
+        };
+        match cause {
+            None | Some(Cause::Refused | Cause::Busy) => self.well(),
+            Some(Cause::Unreachable) => self.set(Health::Unreachable),
+            Some(Cause::Backend | Cause::Truncated | Cause::Timeout) => {
+                if self.failures.fetch_add(1, Ordering::Relaxed) + 1 >= TOO_MANY {
+                    self.set(Health::Sick);
+                }
+            }
+            Some(Cause::Cut) => {}
+        }
+    }
+
+    fn well(&self) {
+        if self.failures.load(Ordering::Relaxed) != 0 {
+            self.failures.store(0, Ordering::Relaxed);
+        }
+        self.set(Health::Ready);
+    }
+
+    fn set(&self, health: Health) {
+        if self.health() != health {
+            self.state.write().unwrap_or_else(PoisonError::into_inner).health = health;
+        }
+    }
+
+    fn learned(&self, mut models: Vec<String>) {
+        models.sort();
+        models.dedup();
+        if !self.read().models.iter().map(|known| &**known).eq(models.iter().map(String::as_str)) {
+            let models = models.into_iter().map(Arc::from).collect();
+            self.state.write().unwrap_or_else(PoisonError::into_inner).models = models;
+        }
+    }
+
+    fn read(&self) -> std::sync::RwLockReadGuard<'_, State> {
+        self.state.read().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The probe in the background; dropping it ends it.
+#[derive(Debug)]
+pub(super) struct Learner(JoinHandle<()>);
+
+impl Drop for Learner {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+/// Probe `upstream` from now on.
+pub(super) fn start(upstream: Arc<Inner>) -> Learner {
+    Learner(tokio::spawn(async move {
+        loop {
+            upstream.connections.sweep();
+            let before = upstream.known.health();
+            match timeout(PROBE, probe(&upstream)).await {
+                Ok(Ok(models)) => {
+                    if let Some(models) = models {
+                        upstream.known.learned(models);
+                    }
+                    upstream.known.well();
+                }
+                Ok(Err(())) => upstream.known.set(Health::Unreachable),
+                Err(_) => upstream.known.set(Health::Sick),
+            }
+            let now = upstream.known.health();
+            if now != before {
+                tracing::info!(upstream = %upstream.authority, health = ?now, "the upstream's health changed");
+            }
+            sleep(if now == Health::Ready { WELL } else { ILL }).await;
+        }
+    }))
+}
+
+/// Ask for the models. Any answer means that the upstream lives; `None` that it lists no models.
+async fn probe(upstream: &Inner) -> Result<Option<Vec<String>>, ()> {
+    let request = || {
+        let mut request = Request::new(Full::new(Bytes::new()));
+        *request.uri_mut() = upstream.uri("/v1/models");
+        let headers = request.headers_mut();
+        headers.insert(HOST, upstream.host.clone());
+        headers.insert(ACCEPT, HeaderValue::from_static("application/json"));
+        if let Some(key) = &upstream.key {
+            headers.insert(AUTHORIZATION, key.clone());
+        }
+        request
+    };
+    let mut exchange = upstream.connections.send(request).await.map_err(|_| ())?;
+    let listed = exchange.head.status == StatusCode::OK && !upstream.known.fixed;
+    let Ok(body) = collect(&mut exchange, MAX_LISTING).await else { return Ok(None) };
+    upstream.connections.recycle(exchange);
+    Ok(if listed { models_of(&body) } else { None })
+}
+
+fn models_of(listing: &[u8]) -> Option<Vec<String>> {
+    #[derive(Deserialize)]
+    struct Listing {
+        data: Vec<Model>,
+    }
+    #[derive(Deserialize)]
+    struct Model {
+        id: String,
+    }
+    let listing: Listing = serde_json::from_slice(listing).ok()?;
+    Some(listing.data.into_iter().map(|model| model.id).take(MAX_MODELS).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::error::ApiError;
+
+    fn failed(cause: Cause) -> Result<(), Failure> {
+        Err(Failure::new(cause, ApiError::internal("x")))
+    }
+
+    #[test]
+    fn r1_only_sickness_counts() {
+        let known = Known::new(vec![]);
+        for cause in [Cause::Refused, Cause::Busy, Cause::Cut] {
+            for _ in 0..20 {
+                known.note(&failed(cause));
+            }
+            assert_eq!(known.health(), Health::Ready);
+        }
+        for _ in 0..TOO_MANY - 1 {
+            known.note(&failed(Cause::Backend));
+        }
+        known.note(&Ok(()));
+        for _ in 0..TOO_MANY - 1 {
+            known.note(&failed(Cause::Timeout));
+        }
+        assert_eq!(known.health(), Health::Ready, "not so many in a row");
+        known.note(&failed(Cause::Truncated));
+        assert_eq!(known.health(), Health::Sick);
+        known.well();
+        assert_eq!(known.health(), Health::Ready);
+    }
+
+    #[test]
+    fn an_upstream_without_a_list_takes_any_model() {
+        assert!(Known::new(vec![]).serves("anything"));
+        let known = Known::new(vec!["b".into(), "a".into()]);
+        assert!(known.serves("a") && known.serves("b") && !known.serves("c"));
+    }
+
+    #[test]
+    fn a_listing_is_read_leniently() {
+        let listing = br#"{"object":"list","data":[{"id":"a","x":1},{"id":"b"}]}"#;
+        assert_eq!(models_of(listing), Some(vec!["a".into(), "b".into()]));
+        assert_eq!(models_of(b"not json"), None);
+    }
+}

@@ -1,0 +1,225 @@
+//! What the relay needs to know of an event: the end, a finish, a failure. Everything else passes unread (A2).
+
+use std::borrow::Cow;
+
+use bytes::Bytes;
+use memchr::{memchr2, memmem};
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+use super::scan::Verdict;
+
+/// Most choices whose finish is kept count of.
+const MAX_CHOICES: usize = 1024;
+
+/// Watches the events of one stream.
+#[derive(Debug)]
+pub(super) struct Watch {
+    /// Choices that a whole answer has.
+    choices: usize,
+    /// The choices that have their finish_reason.
+    finished: Vec<u64>,
+    /// Whether an event with data has come; comments do not count.
+    begun: bool,
+    /// Whether an event with content has come.
+    content: bool,
+    error: Option<Bytes>,
+}
+
+#[derive(Deserialize)]
+struct Chunk<'a> {
+    #[serde(borrow, default)]
+    choices: Option<Vec<Choice<'a>>>,
+    #[serde(borrow, default)]
+    error: Option<&'a RawValue>,
+}
+
+#[derive(Deserialize)]
+struct Choice<'a> {
+    #[serde(default)]
+    index: u64,
+    #[serde(borrow, default)]
+    finish_reason: Option<&'a RawValue>,
+}
+
+impl Watch {
+    /// At the beginning of an answer of so many choices.
+    pub(super) fn new(choices: usize) -> Self {
+        Self { choices, finished: Vec::new(), begun: false, content: false, error: None }
+    }
+
+    /// Look at one whole event.
+    pub(super) fn see(&mut self, event: &[u8]) -> Verdict {
+        let Some(data) = data(event) else { return Verdict::Pass };
+        self.begun = true;
+        self.content = self.content || has_content(&data);
+        if data.trim_ascii() == b"[DONE]" {
+            // Without a finish the answer is not whole; the caller says so before the end (S3).
+            return if self.finished.is_empty() { Verdict::Hold } else { Verdict::Last };
+        }
+        if !worth_parsing(&data) {
+            return Verdict::Pass;
+        }
+        let Ok(chunk) = serde_json::from_slice::<Chunk<'_>>(&data) else { return Verdict::Pass };
+        if chunk.error.is_some() {
+            self.error = Some(Bytes::copy_from_slice(&data));
+            return Verdict::Hold;
+        }
+        for choice in chunk.choices.iter().flatten().filter(|choice| choice.finish_reason.is_some()) {
+            if !self.finished.contains(&choice.index) && self.finished.len() < MAX_CHOICES {
+                self.finished.push(choice.index);
+            }
+        }
+        Verdict::Pass
+    }
+
+    /// Look at an event that lacks its blank line, at the end of the stream; `None` if its data is not whole.
+    pub(super) fn see_rest(&mut self, event: &[u8]) -> Option<Verdict> {
+        let data = data(event)?;
+        let whole = data.trim_ascii() == b"[DONE]" || serde_json::from_slice::<serde::de::IgnoredAny>(&data).is_ok();
+        whole.then(|| self.see(event))
+    }
+
+    /// Whether every choice has its finish_reason: the answer is complete, whatever comes (S4).
+    pub(super) fn complete(&self) -> bool {
+        self.finished.len() >= self.choices.max(1)
+    }
+
+    /// Whether an event with data has come.
+    pub(super) fn begun(&self) -> bool {
+        self.begun
+    }
+
+    /// Whether an event with content has come: not the role, not a comment (O1).
+    pub(super) fn has_content(&self) -> bool {
+        self.content
+    }
+
+    /// The data of the error event that was held.
+    pub(super) fn take_error(&mut self) -> Option<Bytes> {
+        self.error.take()
+    }
+}
+
+/// Whether the data names a finish or an error that is not null. Most events do not, and are not parsed.
+///
+/// Inside JSON strings the quotation marks of these names would be escaped, so text never looks like them.
+fn worth_parsing(data: &[u8]) -> bool {
+    ["\"finish_reason\"", "\"error\""].iter().any(|name| {
+        memmem::find_iter(data, name).any(|at| {
+            let after = data.get(at + name.len()..).unwrap_or_default().trim_ascii_start();
+            let value = after.strip_prefix(b":").map(<[u8]>::trim_ascii_start);
+            value.is_some_and(|value| !value.starts_with(b"null"))
+        })
+    })
+}
+
+/// Where content stands in the events of the endpoints that are relayed.
+const CONTENT: [&str; 6] =
+    ["\"content\":", "\"text\":", "\"reasoning_content\":", "\"reasoning\":", "\"tool_calls\":", "\"refusal\":"];
+
+/// Whether the data has content. Looked for as text until the first content has come, which is an event or two.
+fn has_content(data: &[u8]) -> bool {
+    CONTENT.iter().any(|name| {
+        memmem::find_iter(data, name).any(|at| {
+            let value = data.get(at + name.len()..).unwrap_or_default().trim_ascii_start();
+            !(value.starts_with(b"\"\"") || value.starts_with(b"null") || value.starts_with(b"[]"))
+        })
+    })
+}
+
+/// The data of an event: its `data` lines, joined by LF; `None` if it has none.
+fn data(event: &[u8]) -> Option<Cow<'_, [u8]>> {
+    // The LF of the CRLF that ended the event before, and the byte order mark at the beginning of a stream.
+    let event = event.strip_prefix(b"\n").unwrap_or(event);
+    let event = event.strip_prefix("\u{feff}".as_bytes()).unwrap_or(event);
+    let mut joined: Option<Cow<'_, [u8]>> = None;
+    let mut rest = event;
+    while !rest.is_empty() {
+        let end = memchr2(b'\n', b'\r', rest).unwrap_or(rest.len());
+        let (line, after) = rest.split_at(end);
+        rest = after.get(1..).unwrap_or_default();
+        let Some(value) = value_of_data(line) else { continue };
+        joined = Some(match joined {
+            None => Cow::Borrowed(value),
+            Some(before) => Cow::Owned([before.as_ref(), b"\n", value].concat()),
+        });
+    }
+    joined
+}
+
+fn value_of_data(line: &[u8]) -> Option<&[u8]> {
+    let rest = line.strip_prefix(b"data")?;
+    match rest.split_first() {
+        None => Some(rest),
+        Some((b':', value)) => Some(value.strip_prefix(b" ").unwrap_or(value)),
+        Some(_) => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn see(watch: &mut Watch, json: &str) -> Verdict {
+        watch.see(format!("data: {json}\n\n").as_bytes())
+    }
+
+    #[test]
+    fn s4_the_answer_is_complete_when_every_choice_has_its_finish() {
+        let mut watch = Watch::new(2);
+        see(&mut watch, r#"{"choices":[{"index":0,"delta":{"content":"x"},"finish_reason":null}]}"#);
+        assert!(!watch.complete());
+        see(&mut watch, r#"{"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}"#);
+        see(&mut watch, r#"{"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}"#);
+        assert!(!watch.complete());
+        see(&mut watch, r#"{"choices":[{"index":1,"delta":{},"finish_reason" : "length"}]}"#);
+        assert!(watch.complete());
+        assert_eq!(see(&mut watch, "[DONE]"), Verdict::Last);
+    }
+
+    #[test]
+    fn text_that_looks_like_a_finish_is_none() {
+        let mut watch = Watch::new(1);
+        see(&mut watch, r#"{"choices":[{"index":0,"delta":{"content":"\"finish_reason\":\"stop\""}}]}"#);
+        see(&mut watch, r#"{"choices":[{"index":0,"delta":{},"vendor":{"finish_reason":"stop"}}]}"#);
+        assert!(!watch.complete());
+        assert_eq!(see(&mut watch, "[DONE]"), Verdict::Hold);
+    }
+
+    #[test]
+    fn s2_data_lines_are_joined_and_may_lack_the_space() {
+        let mut watch = Watch::new(1);
+        watch.see("\u{feff}: hello\r\ndata:{\"choices\":[{\"finish_reason\":\r\ndata: \"stop\"}]}\r\n\r\n".as_bytes());
+        assert!(watch.complete());
+        assert_eq!(watch.see(b"data:[DONE]\r\r"), Verdict::Last);
+    }
+
+    #[test]
+    fn comments_are_no_events() {
+        let mut watch = Watch::new(1);
+        assert_eq!(watch.see(b": ping\n\n"), Verdict::Pass);
+        assert_eq!(watch.see(b"\n"), Verdict::Pass);
+        assert!(!watch.begun());
+        see(&mut watch, "{}");
+        assert!(watch.begun());
+    }
+
+    #[test]
+    fn o1_the_role_is_no_content() {
+        let mut watch = Watch::new(1);
+        see(&mut watch, r#"{"choices":[{"delta":{"role":"assistant","content":""}}]}"#);
+        see(&mut watch, r#"{"choices":[{"delta":{"role":"assistant","content": null,"tool_calls":[]}}]}"#);
+        assert!(!watch.has_content());
+        see(&mut watch, r#"{"choices":[{"delta":{"tool_calls":[{"index":0}]}}]}"#);
+        assert!(watch.has_content());
+    }
+
+    #[test]
+    fn s5_an_error_event_is_held() {
+        let mut watch = Watch::new(1);
+        assert_eq!(see(&mut watch, r#"{"error": null, "choices": []}"#), Verdict::Pass);
+        assert_eq!(see(&mut watch, r#"{"error": {"message": "out of memory"}}"#), Verdict::Hold);
+        assert_eq!(watch.take_error().as_deref(), Some(&br#"{"error": {"message": "out of memory"}}"#[..]));
+    }
+}
