@@ -33,12 +33,13 @@
 //! # Ok::<(), ts_wire::Error>(())
 //! ```
 
-use std::num::NonZeroUsize;
+mod columns;
 
-use super::{FinishDetails, PromptTopLogprobs, TAG, TopLogprobs, ragged};
+use columns::{Columns, Cursor, Rare, details, floats, ids, nonempty};
+
+use super::{FinishDetails, PromptTopLogprobs, TopLogprobs};
 use crate::codec::Wire;
-use crate::error::{Error, Result};
-use crate::layout::ArrayReader;
+use crate::error::Result;
 use crate::msgpack::{Decoder, numbers};
 
 /// A checked output batch, borrowed from the bytes it came in.
@@ -124,23 +125,6 @@ struct Cursors {
     rare: Option<Rare>,
 }
 
-/// The tail columns that few batches have, each with where its next entry is;
-/// `None` for a column without entries. The constants below name the places.
-#[derive(Debug, Clone, Copy)]
-struct Rare([Option<Cursor>; 8]);
-
-const SPEC_VERIFY_CT: usize = 0;
-const ACCEPT_DRAFT_TOKENS: usize = 1;
-/// A column of logprobs; that of their token ids is the next.
-const INPUT_LOGPROBS: usize = 2;
-const INPUT_TOP: usize = 4;
-const OUTPUT_TOP: usize = 6;
-
-/// Where the next entry of a column is in the message. Never 0: the message's
-/// own header comes first.
-#[derive(Debug, Clone, Copy)]
-struct Cursor(NonZeroUsize);
-
 // === impl BatchView ===
 
 impl<'a> BatchView<'a> {
@@ -213,99 +197,6 @@ impl<'v, 'a> IntoIterator for &'v BatchView<'a> {
     }
 }
 
-// === impl Columns ===
-
-/// Reads one entry of a column.
-trait Entry<'a, T>: Fn(&mut Decoder<'a>) -> Result<T> {}
-
-impl<'a, T, F: Fn(&mut Decoder<'a>) -> Result<T>> Entry<'a, T> for F {}
-
-/// Goes through the columns of a message, checks each, and remembers where its
-/// first entry is.
-struct Columns<'d, 'a> {
-    reader: ArrayReader<'d, 'a>,
-    rows: usize,
-}
-
-impl<'d, 'a> Columns<'d, 'a> {
-    fn open(decoder: &'d mut Decoder<'a>) -> Result<Self> {
-        let reader = ArrayReader::open(decoder, Some(TAG))?;
-        Ok(Self { reader, rows: 0 })
-    }
-
-    /// The first column; it says how many rows there are.
-    fn rids(&mut self) -> Result<Vec<&'a str>> {
-        let missing = Error::MissingField("rids");
-        let Some(decoder) = self.reader.raw() else {
-            return Err(missing);
-        };
-        if decoder.take_nil()? {
-            return Err(missing);
-        }
-        let mut read = || {
-            self.rows = decoder.array_len()?;
-            // At most sixteen times what is left of the message.
-            let mut rids = Vec::with_capacity(self.rows);
-            for _ in 0..self.rows {
-                rids.push(decoder.str()?);
-            }
-            Ok(rids)
-        };
-        read().map_err(|error: Error| error.in_field("rids"))
-    }
-
-    /// The rare columns, then whatever a newer engine appended.
-    fn finish(mut self) -> Result<Option<Rare>> {
-        let rare = Rare::find(&mut self)?;
-        self.reader.close()?;
-        Ok(rare)
-    }
-
-    /// A column that has an entry per row.
-    fn required<T>(&mut self, name: &'static str, entry: impl Entry<'a, T>) -> Result<Cursor> {
-        if self.reader.raw().is_none() {
-            return Err(Error::MissingField(name));
-        }
-        match self.entries(name, entry)? {
-            (first, len) if len == self.rows => Ok(first),
-            (_, len) => Err(ragged(name, len, self.rows)),
-        }
-    }
-
-    /// A column that has an entry per row, or none at all.
-    fn optional<T>(&mut self, name: &'static str, entry: impl Entry<'a, T>) -> Result<Option<Cursor>> {
-        if self.reader.raw().is_none() {
-            return Ok(None);
-        }
-        match self.entries(name, entry)? {
-            (_, 0) => Ok(None),
-            (first, len) if len == self.rows => Ok(Some(first)),
-            (_, len) => Err(ragged(name, len, self.rows)),
-        }
-    }
-
-    /// Check the entries of the column that comes next: where they begin, and
-    /// how many they are.
-    fn entries<T>(&mut self, name: &'static str, entry: impl Entry<'a, T>) -> Result<(Cursor, usize)> {
-        let decoder = self.reader.decoder();
-        let mut first = Cursor::at(decoder);
-        let mut check = || {
-            let len = decoder.array_len()?;
-            first = Cursor::at(decoder);
-            for _ in 0..len {
-                entry(decoder)?;
-            }
-            Ok(len)
-        };
-        let len = check().map_err(|error: Error| error.in_field(name))?;
-        Ok((first, len))
-    }
-
-    fn number(&mut self, name: &'static str) -> Result<i64> {
-        Ok(self.reader.field(name)?.unwrap_or(0))
-    }
-}
-
 // === impl Rows ===
 
 impl<'a> Iterator for Rows<'_, 'a> {
@@ -345,67 +236,6 @@ impl<'a> Iterator for Rows<'_, 'a> {
 
 impl ExactSizeIterator for Rows<'_, '_> {}
 
-// === impl Rare ===
-
-impl Rare {
-    fn find(columns: &mut Columns<'_, '_>) -> Result<Option<Self>> {
-        let found = [
-            columns.optional("spec_verify_ct", Decoder::i64)?,
-            columns.optional("accept_draft_tokens", or_nil(Decoder::float))?,
-            columns.optional("input_token_logprobs_val", each(or_nil(Decoder::float)))?,
-            columns.optional("input_token_logprobs_idx", ids)?,
-            columns.optional("input_top_logprobs_val", each(or_nil(floats)))?,
-            columns.optional("input_top_logprobs_idx", each(or_nil(ids)))?,
-            columns.optional("output_top_logprobs_val", each(floats))?,
-            columns.optional("output_top_logprobs_idx", each(ids))?,
-        ];
-        Ok(Some(Self(found)).filter(|rare| rare.0.iter().any(Option::is_some)))
-    }
-
-    /// Move every column to its next entry; where they were is a row's.
-    fn pass(&mut self, message: &[u8]) -> Option<Self> {
-        let row = *self;
-        for column in self.0.iter_mut().flatten() {
-            column.pass(message)?;
-        }
-        Some(row)
-    }
-}
-
-// === impl Cursor ===
-
-impl Cursor {
-    /// The decoder's position; it has read the message's header.
-    #[inline]
-    fn at(decoder: &Decoder<'_>) -> Self {
-        Self(NonZeroUsize::new(decoder.position()).unwrap_or(NonZeroUsize::MAX))
-    }
-
-    /// Read the next entry, which was checked, and move on behind it.
-    #[inline]
-    fn read<'a, T>(&mut self, message: &'a [u8], entry: impl Entry<'a, T>) -> Option<T> {
-        let mut decoder = Decoder::over_from(message, self.0.get());
-        let value = entry(&mut decoder).ok()?;
-        *self = Self::at(&decoder);
-        Some(value)
-    }
-
-    /// Move on behind the next entry; where it is, unless it is `nil`.
-    #[inline]
-    fn pass(&mut self, message: &[u8]) -> Option<Option<Self>> {
-        let entry = *self;
-        if self.read(message, Decoder::take_nil)? {
-            return Some(None);
-        }
-        self.read(message, Decoder::skip)?;
-        Some(Some(entry))
-    }
-
-    fn decode<T: Wire>(mut self, message: &[u8]) -> Option<T> {
-        self.read(message, T::decode)
-    }
-}
-
 // === impl RowView ===
 
 impl RowView<'_> {
@@ -417,33 +247,32 @@ impl RowView<'_> {
 
     /// Verification rounds so far, with speculative decoding.
     pub fn spec_verify_ct(&self) -> Option<i64> {
-        self.rare(SPEC_VERIFY_CT)
+        self.rare(Rare::SPEC_VERIFY_CT)
     }
 
     /// Accepted tokens per round, once finished with speculative decoding.
     pub fn accept_draft_tokens(&self) -> Option<f64> {
-        self.rare(ACCEPT_DRAFT_TOKENS).flatten()
+        self.rare(Rare::ACCEPT_DRAFT_TOKENS).flatten()
     }
 
     /// Logprobs of the prompt and their tokens, in the row that ships them.
     pub fn input_token_logprobs(&self) -> Option<(Vec<Option<f64>>, Vec<i32>)> {
-        self.rare_pair(INPUT_LOGPROBS)
+        self.rare_pair(Rare::INPUT_LOGPROBS)
     }
 
     /// The prompt's alternatives, in the row that ships them.
     pub fn input_top_logprobs(&self) -> Option<PromptTopLogprobs> {
-        self.rare_pair(INPUT_TOP)
+        self.rare_pair(Rare::INPUT_TOP)
     }
 
     /// The alternatives of the row's tokens, where asked for.
     pub fn output_top_logprobs(&self) -> Option<TopLogprobs> {
-        self.rare_pair(OUTPUT_TOP)
+        self.rare_pair(Rare::OUTPUT_TOP)
     }
 
     /// The row's entry of a rare column.
     fn rare<T: Wire>(&self, column: usize) -> Option<T> {
-        let entry = *self.rare.as_ref()?.0.get(column)?;
-        entry?.decode(self.message)
+        self.rare?.entry(column)?.decode(self.message)
     }
 
     /// The row's logprobs and token ids of two columns, unless it has none.
@@ -509,64 +338,5 @@ impl<'a> Floats<'a> {
         let mut decoder = Decoder::over(self.elements);
         let read = numbers::read_floats(&mut decoder, self.len, |value| values.push(value));
         debug_assert!(read.is_ok(), "the floats were checked");
-    }
-}
-
-// === one entry of a column ===
-
-#[inline]
-fn ids<'a>(decoder: &mut Decoder<'a>) -> Result<Ids<'a>> {
-    let len = decoder.array_len()?;
-    let start = decoder.position();
-    numbers::read_ints(decoder, len, |_| ())?;
-    let elements = decoder.since(start);
-    Ok(Ids { elements, len })
-}
-
-#[inline]
-fn floats<'a>(decoder: &mut Decoder<'a>) -> Result<Floats<'a>> {
-    let len = decoder.array_len()?;
-    let start = decoder.position();
-    numbers::read_floats(decoder, len, |_| ())?;
-    let elements = decoder.since(start);
-    Ok(Floats { elements, len })
-}
-
-/// A finish reason, `None` for the empty one of a running request.
-#[inline]
-fn nonempty<'a>(decoder: &mut Decoder<'a>) -> Result<Option<&'a str>> {
-    match decoder.str()? {
-        "" => Ok(None),
-        reason => Ok(Some(reason)),
-    }
-}
-
-/// Finish details: what [`FinishDetails`] decodes from, or `nil`.
-fn details(decoder: &mut Decoder<'_>) -> Result<()> {
-    if decoder.take_nil()? {
-        return Ok(());
-    }
-    for _ in 0..decoder.map_len()? {
-        decoder.str()?;
-        decoder.skip()?;
-    }
-    Ok(())
-}
-
-/// An array of what `entry` reads.
-fn each<'a, T>(entry: impl Fn(&mut Decoder<'a>) -> Result<T>) -> impl Fn(&mut Decoder<'a>) -> Result<()> {
-    move |decoder| {
-        for _ in 0..decoder.array_len()? {
-            entry(decoder)?;
-        }
-        Ok(())
-    }
-}
-
-/// What `entry` reads, or `nil`.
-fn or_nil<'a, T>(entry: impl Fn(&mut Decoder<'a>) -> Result<T>) -> impl Fn(&mut Decoder<'a>) -> Result<Option<T>> {
-    move |decoder| match decoder.take_nil()? {
-        true => Ok(None),
-        false => entry(decoder).map(Some),
     }
 }

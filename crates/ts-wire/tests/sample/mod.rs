@@ -33,7 +33,8 @@ impl Seed {
     fn len(&mut self) -> usize {
         match self.below(12) {
             0 => [15, 16, 17, 31, 32][self.below(5)],
-            1 if self.one_in(8) => [255, 256, 257, 65_535, 65_536][self.below(5)],
+            1 if self.one_in(8) => [255, 256, 257][self.below(3)],
+            2 if self.one_in(200) => [65_535, 65_536][self.below(2)],
             _ => self.below(4),
         }
     }
