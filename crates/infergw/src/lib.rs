@@ -25,7 +25,11 @@ pub mod reply;
 pub mod admin;
 pub mod cli;
 pub mod config;
+#[cfg(feature = "demo")]
+pub mod demo;
 pub mod drain;
+#[cfg(feature = "demo")]
+pub mod engine_command;
 pub mod health;
 pub mod hop_by_hop;
 pub mod observe;

@@ -157,12 +157,16 @@ fn without_generation_marks(source: &str) -> String {
 
 /// Whether the template iterates over a message's content, and whether it asks if that is a string.
 fn content_form(source: &str) -> ContentForm {
-    let flat: String = source.chars().filter(|c| !c.is_whitespace()).collect();
-    let names = ["content", "message.content", "message['content']", "message[\"content\"]", "m.content"];
-    let iterates = names.iter().any(|name| {
-        let loops = [format!("in{name}%}}"), format!("in{name}-%}}"), format!("in{name}|"), format!("in{name}if")];
-        loops.iter().any(|text| flat.contains(text.as_str()))
+    const NAMES: [&str; 6] =
+        ["content", "message.content", "message['content']", "message[\"content\"]", "m.content", "m['content']"];
+    let tags = source.split("{%").skip(1).filter_map(|rest| rest.split("%}").next());
+    let mut loops =
+        tags.filter_map(|tag| tag.trim_matches(['-', '+', ' ', '\n', '\t']).strip_prefix("for ")?.split_once(" in "));
+    let iterates = loops.any(|(_, items)| {
+        let items = items.split(['|', ' ']).next().unwrap_or_default();
+        NAMES.contains(&items)
     });
+    let flat: String = source.chars().filter(|c| !c.is_whitespace()).collect();
     let asks = ["contentisstring", "content']isstring", "content\"]isstring", "contentisnotstring", "isiterable"];
     match (iterates, asks.iter().any(|text| flat.contains(text))) {
         (true, true) => ContentForm::Either,

@@ -86,6 +86,10 @@ fn a1_content_as_the_template_wants_it() {
     );
     assert_eq!(listed.render(&conversation(parts.clone())).unwrap(), "[a][b]");
     assert_eq!(listed.render(&conversation(text.clone())).unwrap(), "[ab]");
+    let contains = template(
+        "{% for message in messages %}{% if 'x' in message.content %}x{% endif %}{{ message.content }}{% endfor %}",
+    );
+    assert_eq!(contains.render(&conversation(text.clone())).unwrap(), "ab", "a test is no loop");
     let either = template(
         "{% for message in messages %}{% if message.content is string %}{{ message.content }}{% else %}\
          {% for part in message.content %}[{{ part.text }}]{% endfor %}{% endif %}{% endfor %}",

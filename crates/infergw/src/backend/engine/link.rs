@@ -1,0 +1,95 @@
+//! The connection to an engine group, for the gateway's life: bound at start, whether or not the engines are there. The client
+//! library takes engines in whenever they come, and takes them back when they return.
+
+use std::time::Duration;
+
+use tokio::task::JoinHandle;
+use ts_client::{
+    ClientConfig, ClientListener, EngineClient, GroupPhase, GroupState, GroupWatch, LoadBalance, Routing, Tuning,
+};
+
+use crate::backend::StartError;
+use crate::config::EngineGroup;
+
+/// How long an engine may take to accept a message.
+const SEND_LIMIT: Duration = Duration::from_secs(5);
+
+/// The connection to one group. Dropping it aborts what runs and closes it.
+#[derive(Debug)]
+pub(super) struct Link {
+    pub(super) client: EngineClient,
+    /// Writes the group's changes to the log.
+    witness: JoinHandle<()>,
+    ranks: u16,
+}
+
+impl Link {
+    /// Bind the group's handshake address.
+    pub(super) async fn start(group: &EngineGroup) -> Result<Self, StartError> {
+        let listener = ClientListener::bind_with(client_config(group), Tuning::default()).await;
+        let listener = listener.map_err(|e| StartError(format!("engines at {}: {e}", group.handshake)))?;
+        let client = listener.into_client();
+        let address = client.handshake_address().to_owned();
+        tracing::info!(address, ranks = group.ranks, "engine group is awaited");
+        let witness = tokio::spawn(witness(client.watch(), address));
+        Ok(Self { client, witness, ranks: group.ranks })
+    }
+
+    /// Why no request can be served, for the operator; `None` while serving.
+    pub(super) fn trouble(&self) -> Option<String> {
+        let state = self.client.state();
+        let trouble = state.trouble()?;
+        Some(match state.phase {
+            GroupPhase::Waiting => format!("{} of {}", self.awaited(&state), self.client.handshake_address()),
+            _ => format!("{trouble} ({})", self.client.handshake_address()),
+        })
+    }
+
+    fn awaited(&self, state: &GroupState) -> String {
+        let missing: Vec<String> = state
+            .ranks
+            .iter()
+            .filter(|rank| rank.status != ts_client::RankStatus::Ready)
+            .map(|rank| rank.engine_index.to_string())
+            .collect();
+        if self.ranks == 1 {
+            "waiting for engine 0".into()
+        } else {
+            format!("waiting for engines {}", missing.join(", "))
+        }
+    }
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        self.witness.abort();
+    }
+}
+
+/// One log line for each time the group begins or ceases to serve.
+async fn witness(mut group: GroupWatch, address: String) {
+    let mut serving = false;
+    while let Some(state) = group.wait_for(|state| state.serving != serving).await {
+        serving = state.serving;
+        match state.trouble() {
+            None => tracing::info!(address, "engine group serves"),
+            Some(trouble) => tracing::warn!(address, trouble, "engine group does not serve"),
+        }
+    }
+}
+
+fn client_config(group: &EngineGroup) -> ClientConfig {
+    // Input and output stand beside the handshake, on free ports that the engines are told.
+    let host = group.handshake.rsplit_once(':').map_or(group.handshake.as_str(), |(host, _)| host);
+    ClientConfig {
+        handshake_address: group.handshake.clone(),
+        input_address: format!("{host}:0"),
+        output_address: format!("{host}:0"),
+        first_engine_index: 0,
+        num_engines: group.ranks,
+        routing: Routing::Aggregated(LoadBalance::LeastInFlight),
+        // Nobody waits for the handshake: see `into_client`.
+        handshake_timeout: Duration::from_secs(600),
+        send_timeout: SEND_LIMIT,
+    }
+}

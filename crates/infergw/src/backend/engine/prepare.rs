@@ -1,0 +1,125 @@
+//! A question becomes a request with its prompts' tokens: body, template and tokenizer as one piece of text work.
+
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use super::model::TextModel;
+use super::prompt::Conversation;
+use super::request::{Input, Prompt, Request};
+use super::tokenize::{ControlTokens, encode};
+use crate::api::error::ApiError;
+use crate::types::Endpoint;
+
+/// A request that is ready for an engine, if its prompts fit the context.
+#[derive(Debug)]
+pub struct Prepared {
+    /// The judged request.
+    pub request: Request,
+    /// Its prompts, at least one.
+    pub prompts: Vec<PromptTokens>,
+}
+
+/// One prompt.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct PromptTokens {
+    /// Its tokens.
+    pub ids: Vec<u32>,
+    /// Its text as the client sees it, where the answer shows it (`echo`).
+    pub shown: Option<String>,
+}
+
+/// What text work needs: shared with the thread that does it.
+#[derive(Debug)]
+pub struct TextSide {
+    /// The model.
+    pub model: TextModel,
+    /// Set where control tokens in user text are made plain (A9).
+    pub control: Option<ControlTokens>,
+}
+
+impl TextSide {
+    /// Judge a body and make its prompts' tokens.
+    ///
+    /// # Errors
+    /// A 400 that says what is wrong with the request.
+    pub fn prepare(self: &Arc<Self>, endpoint: Endpoint, body: &[u8]) -> Result<Prepared, ApiError> {
+        let mut request = Request::parse(endpoint, body, self.model.table.len())?;
+        let echo = request.output.echo;
+        let prompts = match &mut request.input {
+            Input::Chat { conversation, add_special_tokens } => {
+                vec![PromptTokens { ids: self.chat(conversation, *add_special_tokens)?, shown: None }]
+            }
+            Input::Prompts { prompts, add_special_tokens } => {
+                let special = *add_special_tokens;
+                let skip = request.output.skip_special_tokens;
+                prompts.drain(..).map(|p| self.completion(p, special, echo, skip)).collect::<Result<_, _>>()?
+            }
+        };
+        if prompts.iter().any(|prompt| prompt.ids.is_empty()) {
+            let param = param_of(endpoint);
+            return Err(ApiError::invalid("The prompt has no tokens.", Some(param)));
+        }
+        Ok(Prepared { request, prompts })
+    }
+
+    fn chat(&self, conversation: &mut Conversation, add_special: bool) -> Result<Vec<u32>, ApiError> {
+        let bad = |message: &str| ApiError::invalid(message, Some("messages"));
+        let Some(template) = &self.model.template else {
+            return Err(bad("This model has no chat template; use /v1/completions."));
+        };
+        let mut marked = false;
+        if let Some(control) = &self.control {
+            for message in &mut conversation.messages {
+                marked |= mark(control, message);
+            }
+        }
+        let text = template.render(conversation).map_err(|e| bad(&format!("The chat template says: {e}.")))?;
+        let ids = match &self.control {
+            Some(control) if marked => control.encode(&text),
+            _ => encode(&self.model.tokenizer, &text, add_special),
+        };
+        ids.map_err(|e| bad(&format!("The messages cannot be tokenized: {e}.")))
+    }
+
+    fn completion(&self, prompt: Prompt, special: bool, echo: bool, skip: bool) -> Result<PromptTokens, ApiError> {
+        match prompt {
+            Prompt::Ids(ids) => {
+                let shown = echo.then(|| self.model.table.decode(&ids, skip));
+                Ok(PromptTokens { ids, shown })
+            }
+            Prompt::Text(text) => {
+                let ids = encode(&self.model.tokenizer, &text, special)
+                    .map_err(|e| ApiError::invalid(&format!("The prompt cannot be tokenized: {e}."), Some("prompt")))?;
+                Ok(PromptTokens { ids, shown: echo.then_some(text) })
+            }
+        }
+    }
+}
+
+/// The field that holds an endpoint's prompt, for errors.
+pub fn param_of(endpoint: Endpoint) -> &'static str {
+    match endpoint {
+        Endpoint::ChatCompletions => "messages",
+        Endpoint::Completions => "prompt",
+    }
+}
+
+/// Mark the control tokens in every string of a message; true if there were any.
+fn mark(control: &ControlTokens, value: &mut Value) -> bool {
+    match value {
+        Value::String(text) => match control.mark(text) {
+            Some(marked) => {
+                *text = marked;
+                true
+            }
+            None => false,
+        },
+        Value::Array(items) => items.iter_mut().fold(false, |any, item| mark(control, item) | any),
+        Value::Object(entries) => entries.values_mut().fold(false, |any, item| mark(control, item) | any),
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests;
