@@ -41,6 +41,9 @@ pub enum Command {
     Serve(Box<ServeFlags>),
     /// Check the configuration and print the effective one; exit status 0 if it is good, 2 if not.
     Check(Box<ServeFlags>),
+    /// Run one rank of the reference engine as a process of its own.
+    #[cfg(feature = "demo")]
+    Engine(crate::engine_command::EngineArgs),
 }
 
 /// The flags of `serve` and `check`.

@@ -9,7 +9,6 @@ use ts_engine::{EngineConfig, SimulateConfig};
 
 /// The flags of `infergw engine`.
 #[derive(Debug, Clone, clap::Args)]
-#[group(id = "source", required = true, multiple = false, args = ["model", "simulate"])]
 pub struct EngineArgs {
     /// The gateway's handshake address, such as tcp://127.0.0.1:30500 (its --engines).
     #[arg(long, value_name = "tcp://HOST:PORT")]
@@ -24,10 +23,10 @@ pub struct EngineArgs {
     #[arg(long, default_value_t = 1)]
     pub dp_size: u16,
     /// A Llama-like model to run on the CPU.
-    #[arg(long, value_name = "FILE.gguf")]
+    #[arg(long, value_name = "FILE.gguf", required_unless_present = "simulate", conflicts_with = "simulate")]
     pub model: Option<PathBuf>,
     /// Simulate a model instead: key=value,... such as prefill=50000,decode-base-us=8000,emit=echo ("" for the defaults).
-    #[arg(long, value_name = "KEY=VALUE,...")]
+    #[arg(long, value_name = "KEY=VALUE,...", num_args = 0..=1, default_missing_value = "")]
     pub simulate: Option<String>,
     /// The name to register the model under [default: the file's name].
     #[arg(long)]

@@ -13,13 +13,13 @@
 //! [`answer`] is the life of a request: the one function that calls the steps in this order.
 #![forbid(unsafe_code)]
 
-pub mod admit;
+pub mod listen;
 pub mod answer;
 pub mod api;
-pub mod backend;
+pub mod admit;
 pub mod coalesce;
-pub mod listen;
 pub mod pool;
+pub mod backend;
 pub mod reply;
 
 pub mod admin;
@@ -33,6 +33,7 @@ pub mod engine_command;
 pub mod health;
 pub mod hop_by_hop;
 pub mod observe;
+pub mod serve;
 pub mod types;
 
 use std::net::SocketAddr;

@@ -1,67 +1,56 @@
 //! The gateway binary: read the configuration, bind, start, say where it listens, wait for a signal, drain.
 #![forbid(unsafe_code)]
 
+use std::io::IsTerminal;
 use std::process::ExitCode;
 
-use anyhow::{Context, bail};
+use anyhow::bail;
 use clap::Parser;
-use infergw::Gateway;
 use infergw::cli::{Cli, Command};
-use infergw::config::{Config, LogFormat};
-use tokio::net::TcpListener;
+use infergw::config::{Config, Log, LogFormat};
+use infergw::serve::Served;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tracing_subscriber::EnvFilter;
 
-/// The configuration is at fault, or the command line.
+/// Exit status when the command line or the configuration is at fault.
 const BAD_CONFIG: u8 = 2;
 
-fn main() -> ExitCode {
-    let cli = Cli::parse();
-    let (flags, check) = match cli.command {
-        None => (cli.serve, false),
-        Some(Command::Serve(flags)) => (*flags, false),
-        Some(Command::Check(flags)) => (*flags, true),
-    };
-    let config = match flags.effective() {
-        Ok(config) => config,
-        Err(error) => return fail(BAD_CONFIG, &error.into()),
-    };
-    let done = if check { print(&config) } else { run(config) };
-    match done {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => fail(if check { BAD_CONFIG } else { 1 }, &error),
-    }
-}
-
-fn fail(status: u8, error: &anyhow::Error) -> ExitCode {
-    eprintln!("infergw: {error:#}");
-    ExitCode::from(status)
-}
-
-#[expect(clippy::print_stdout, reason = "the command's output")]
-fn print(config: &Config) -> anyhow::Result<()> {
-    println!("{}", toml::to_string_pretty(config)?);
-    Ok(())
-}
-
 #[tokio::main]
-async fn run(config: Config) -> anyhow::Result<()> {
-    log(&config)?;
-    let (mut term, mut int) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
-    if config.upstreams.is_empty() && config.engines.is_empty() {
-        bail!("no backend: name one with --upstream URL, or get the demo model with `make demo-model`");
-    }
-    let listen = config.server.listen;
-    let listener = TcpListener::bind(listen).await.with_context(|| format!("cannot listen on {listen}"))?;
-    let admin = match config.server.admin {
-        Some(address) => Some(TcpListener::bind(address).await.with_context(|| format!("cannot listen on {address}"))?),
-        None => None,
+async fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let (result, status) = match cli.command.unwrap_or(Command::Serve(Box::new(cli.serve))) {
+        Command::Check(flags) => (flags.effective().map_err(Into::into).and_then(|config| print(&config)), BAD_CONFIG),
+        #[cfg(feature = "demo")]
+        Command::Engine(args) => match log(&Log::default()) {
+            Ok(()) => (infergw::engine_command::run(args).await, 1),
+            Err(error) => (Err(error), BAD_CONFIG),
+        },
+        Command::Serve(flags) => match flags.effective() {
+            Ok(config) => (serve(config).await, 1),
+            Err(error) => (Err(error.into()), BAD_CONFIG),
+        },
     };
-    let running = Gateway::start(config, listener, admin).await?;
-    tracing::info!(address = %running.address(), "listening");
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("infergw: {error:#}");
+            ExitCode::from(status)
+        }
+    }
+}
+
+async fn serve(config: Config) -> anyhow::Result<()> {
+    log(&config.log)?;
+    // Before anything else, so that a signal at start-up ends it too (R7).
+    let (mut term, mut int) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    let served = tokio::select! {
+        served = Served::start(config) => served?,
+        () = either(&mut term, &mut int) => return Ok(()),
+    };
+    tracing::info!(address = %served.address(), "listening; ask GET /readyz whether a backend can serve");
     either(&mut term, &mut int).await;
     tokio::select! {
-        () = running.drain() => Ok(()),
+        () = served.drain() => Ok(()),
         () = either(&mut term, &mut int) => bail!("a second signal: stopped at once"),
     }
 }
@@ -73,10 +62,17 @@ async fn either(term: &mut Signal, int: &mut Signal) {
     }
 }
 
-fn log(config: &Config) -> anyhow::Result<()> {
-    let filter = EnvFilter::try_new(&config.log.filter).context("log.filter")?;
-    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
-    match config.log.format {
+#[expect(clippy::print_stdout, reason = "the command's output")]
+fn print(config: &Config) -> anyhow::Result<()> {
+    println!("{}", toml::to_string_pretty(config)?);
+    Ok(())
+}
+
+fn log(config: &Log) -> anyhow::Result<()> {
+    let filter = EnvFilter::try_new(&config.filter)?;
+    let colours = std::io::stderr().is_terminal();
+    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(colours);
+    match config.format {
         LogFormat::Text => builder.init(),
         LogFormat::Json => builder.json().init(),
     }

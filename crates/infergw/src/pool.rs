@@ -41,6 +41,14 @@ impl Pool {
         self.backends.iter().flat_map(|backend| backend.status().models).collect()
     }
 
+    /// The handshake address of the first engine group, as bound.
+    pub fn handshake_address(&self) -> Option<&str> {
+        self.backends.iter().find_map(|backend| match backend {
+            Backend::Engine(group) => Some(group.handshake_address()),
+            Backend::Http(_) => None,
+        })
+    }
+
     /// Check that a question's model is served by something, ready or not (R1).
     ///
     /// # Errors

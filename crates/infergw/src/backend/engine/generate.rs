@@ -79,6 +79,9 @@ impl Generation<'_> {
                 teller.close(self.usage(&tracks));
             }
             if let Some(bytes) = teller.ready(running == 0) {
+                if tracks.iter().any(|track| track.choice.tokens() > 0) {
+                    writer.content();
+                }
                 push(writer, bytes).await?;
             }
         }

@@ -1,0 +1,97 @@
+//! `infergw serve`: the gateway with its listeners, and the demo engine beside it where there is one.
+
+use std::io;
+use std::net::SocketAddr;
+
+use tokio::net::TcpListener;
+
+use crate::backend::StartError;
+use crate::config::Config;
+use crate::{Gateway, Running};
+
+/// A gateway as the command runs it.
+#[derive(Debug)]
+pub struct Served {
+    running: Running,
+    #[cfg(feature = "demo")]
+    engine: Option<crate::demo::DemoEngine>,
+}
+
+/// Why it does not start.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    /// The address cannot be bound.
+    #[error("cannot listen on {address}: {source}")]
+    Listen {
+        /// The address.
+        address: SocketAddr,
+        /// Why.
+        source: io::Error,
+    },
+    /// A backend cannot be started.
+    #[error(transparent)]
+    Start(#[from] StartError),
+}
+
+impl Served {
+    /// Bind, start the backends, and the demo engine if it is asked for or nothing else is configured.
+    ///
+    /// # Errors
+    /// See [`ServeError`].
+    pub async fn start(config: Config) -> Result<Self, ServeError> {
+        let listener = bind(config.server.listen).await?;
+        let admin = match config.server.admin {
+            Some(address) => Some(bind(address).await?),
+            None => None,
+        };
+        Self::with_demo(config, listener, admin).await
+    }
+
+    #[cfg(feature = "demo")]
+    async fn with_demo(
+        mut config: Config,
+        listener: TcpListener,
+        admin: Option<TcpListener>,
+    ) -> Result<Self, ServeError> {
+        let demo = config.demo.clone();
+        let wanted = demo.enabled || (config.upstreams.is_empty() && config.engines.is_empty());
+        if !wanted {
+            return Ok(Self { running: Gateway::start(config, listener, admin).await?, engine: None });
+        }
+        let group = crate::demo::group(&demo)?;
+        let model = group.tokenizer.clone();
+        // First among the groups, so that its handshake address is known below.
+        config.engines.insert(0, group);
+        let running = Gateway::start(config, listener, admin).await?;
+        let handshake = running.gateway().pool.handshake_address().unwrap_or_default().to_owned();
+        let engine = crate::demo::launch(&demo, &model, &handshake).await?;
+        Ok(Self { running, engine: Some(engine) })
+    }
+
+    #[cfg(not(feature = "demo"))]
+    async fn with_demo(config: Config, listener: TcpListener, admin: Option<TcpListener>) -> Result<Self, ServeError> {
+        if config.upstreams.is_empty() && config.engines.is_empty() {
+            let message = "There is no backend: give --upstream or --engines (this build has no demo engine).";
+            return Err(StartError(message.into()).into());
+        }
+        Ok(Self { running: Gateway::start(config, listener, admin).await? })
+    }
+
+    /// The address that clients connect to.
+    pub fn address(&self) -> SocketAddr {
+        self.running.address()
+    }
+
+    /// Shut down without cutting a stream; returns when all has ended.
+    pub async fn drain(self) {
+        self.running.drain().await;
+        #[cfg(feature = "demo")]
+        if let Some(engine) = self.engine {
+            engine.stop().await;
+        }
+    }
+}
+
+async fn bind(address: SocketAddr) -> Result<TcpListener, ServeError> {
+    TcpListener::bind(address).await.map_err(|source| ServeError::Listen { address, source })
+}
