@@ -88,7 +88,9 @@ def test_a_follower_keeps_the_generation_alive(group, tmp_path):
         gateway.wait_ready(60)
         fields = {"max_tokens": 100, "ignore_eos": True}
         with gateway.stream("Shared.", **fields) as leader:
-            next(leader.events())
+            # Kept: a generator that is collected closes its response.
+            leading = leader.events()
+            next(leading)
             with gateway.stream("Shared.", **fields) as follower:
                 assert (leader.headers["x-infergw-coalesce"], follower.headers["x-infergw-coalesce"]) == ("leader", "follower")
                 leader.response.close()

@@ -34,7 +34,9 @@ where
     if let Ok(id) = HeaderValue::try_from(request_id.as_ref()) {
         response.headers_mut().insert(REQUEST_ID, id);
     }
-    if gateway.drain.refuses() {
+    // After these the rest of the body is still on its way: the connection cannot be used again.
+    let unread = matches!(response.status(), StatusCode::PAYLOAD_TOO_LARGE | StatusCode::REQUEST_TIMEOUT);
+    if gateway.drain.refuses() || unread {
         response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
     }
     response
