@@ -1,10 +1,14 @@
 //! The life of a request, in one function.
 
+use std::future::{Future, poll_fn};
+use std::pin::pin;
 use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{CACHE_CONTROL, CONNECTION, CONTENT_TYPE};
-use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode};
+use http::header::{CACHE_CONTROL, CONNECTION};
+use http::{HeaderMap, HeaderName, HeaderValue, Request, Response};
 use http_body::Body;
 
 use crate::Gateway;
@@ -12,11 +16,12 @@ use crate::api::error::ApiError;
 use crate::api::route::Route;
 use crate::api::{self, body, header};
 use crate::coalesce::key::Key;
+use crate::coalesce::log::Cursor;
 use crate::config::Sharing;
 use crate::health;
 use crate::observe::{Outcome, Record};
-use crate::reply::Reply;
-use crate::types::{Caller, Endpoint, Question, Role};
+use crate::reply::{self, KeepAlive, Reply};
+use crate::types::{Caller, Endpoint, Head, Question, Role};
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 const COALESCE: HeaderName = HeaderName::from_static(header::COALESCE);
@@ -104,18 +109,48 @@ where
         tracing::info!(request_id = %id, key = %key.short(), role = role.as_str(), "coalesce");
     }
 
-    // An upstream's 429 is a 429 for all: the head comes from the flight.
-    let head = cursor.head().await;
+    // Step 7. An upstream's 429 is a 429 for all: the head comes from the flight.
+    let silence = if stream { gateway.config.timeouts.keep_alive } else { Duration::ZERO };
+    let mut keep_alive = KeepAlive::every(silence);
+    let head = match head_or_comment(&mut cursor, &mut keep_alive).await {
+        Some(head) => head,
+        None => Arc::new(Head::event_stream()),
+    };
     record.head(head.status);
-    let event_stream = stream && head.status == StatusCode::OK;
-    let mut response = Response::new(Reply::flight(cursor, record, event_stream, gateway.config.timeouts.keep_alive));
+    let mut response = if head.is_event_stream() {
+        Response::new(Reply::flight(cursor, keep_alive, record))
+    } else {
+        let (body, outcome) = reply::collect(&mut cursor).await;
+        if head.status.is_success() && outcome != Outcome::Ok {
+            return Err(broken_off(record, outcome));
+        }
+        Response::new(Reply::recorded(body, record, outcome))
+    };
     *response.status_mut() = head.status;
-    *response.headers_mut() = head.headers.clone();
-    if event_stream {
+    response.headers_mut().clone_from(&head.headers);
+    if head.is_event_stream() {
         stream_headers(response.headers_mut());
     }
     response.headers_mut().insert(COALESCE, HeaderValue::from_static(role.as_str()));
     Ok(response)
+}
+
+/// Wait for the flight's head; `None` when a keep-alive comment is due before, which commits a head of our own (S8).
+async fn head_or_comment(cursor: &mut Cursor, keep_alive: &mut KeepAlive) -> Option<Arc<Head>> {
+    let mut head = pin!(cursor.head());
+    poll_fn(|cx| match head.as_mut().poll(cx) {
+        Poll::Ready(head) => Poll::Ready(Some(head)),
+        Poll::Pending => keep_alive.poll_early(cx).map(|()| None),
+    })
+    .await
+}
+
+/// The flight failed between its head and the end of a body in one piece, of which nothing has gone out (S3).
+fn broken_off(mut record: Record, outcome: Outcome) -> ApiError {
+    let error = ApiError::bad_gateway("The backend broke off before the end of its answer.");
+    record.head(error.status);
+    record.end(outcome);
+    error
 }
 
 /// Steps 2 and 3: read, parse, check; and whether the question may be shared (C5).
@@ -149,7 +184,6 @@ where
 
 /// S9: what keeps intermediaries from collecting a stream.
 fn stream_headers(headers: &mut HeaderMap) {
-    headers.entry(CONTENT_TYPE).or_insert(HeaderValue::from_static("text/event-stream"));
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
     headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
 }

@@ -108,6 +108,12 @@ pub struct Timeouts {
     /// Between two pieces of a request's body.
     #[serde(with = "crate::config::duration")]
     pub request_body: Duration,
+    /// For a client's connection without a request.
+    #[serde(with = "crate::config::duration")]
+    pub client_idle: Duration,
+    /// For a client to read some of what it is sent; then its connection is closed (M1).
+    #[serde(with = "crate::config::duration")]
+    pub client_stall: Duration,
     /// To connect to an HTTP upstream.
     #[serde(with = "crate::config::duration")]
     pub connect: Duration,
@@ -133,6 +139,8 @@ impl Default for Timeouts {
         Self {
             request_head: Duration::from_secs(10),
             request_body: Duration::from_secs(30),
+            client_idle: Duration::from_secs(75),
+            client_stall: Duration::from_secs(120),
             connect: Duration::from_secs(5),
             head: Duration::from_secs(30),
             first_event: Duration::from_secs(120),

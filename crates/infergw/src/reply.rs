@@ -1,136 +1,217 @@
-//! Step 7: the HTTP body is a read of the flight's log. Dropping it leaves the flight.
+//! Step 7: the HTTP body is a read of the flight's log. Dropping it leaves the flight (C1).
 
+use std::convert::Infallible;
+use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
+use futures_util::FutureExt;
 use http_body::{Body, Frame, SizeHint};
 use tokio::time::{Instant, Sleep, sleep};
 
 use crate::api::error::ApiError;
 use crate::coalesce::log::{Cursor, Step};
 use crate::observe::{Outcome, Record};
-use crate::types::{DONE, End};
+use crate::types::DONE;
 
-/// A response's body.
+/// The comment that keeps a silent stream open (S8).
+const KEEP_ALIVE: Bytes = Bytes::from_static(b": keep-alive\n\n");
+
+/// The body of every response.
 #[derive(Debug)]
 pub enum Reply {
-    /// All of it is there.
-    Full(Option<Bytes>),
-    /// It is read from a flight.
-    Flight(Box<FlightRead>),
-}
-
-/// The answer broke off in the middle and cannot be told so in its form: the connection is reset.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("the answer broke off")]
-pub struct BrokenOff;
-
-/// A flight's answer on its way to one client.
-#[derive(Debug)]
-pub struct FlightRead {
-    cursor: Cursor,
-    record: Record,
-    /// Whether the answer is an SSE stream.
-    stream: bool,
-    /// What is sent after the log's end or a cut.
-    last: Option<Bytes>,
-    ended: bool,
-    keep_alive: Option<KeepAlive>,
-}
-
-#[derive(Debug)]
-struct KeepAlive {
-    every: Duration,
-    timer: Pin<Box<Sleep>>,
+    /// A body in one piece, and the record that ends when it has been handed over.
+    Full(Option<Bytes>, Option<(Box<Record>, Outcome)>),
+    /// A stream of events, read from a flight.
+    Flight(Box<Reader>),
 }
 
 impl Reply {
     /// A body that is there.
-    pub fn full(bytes: Bytes) -> Self {
-        Reply::Full(Some(bytes).filter(|bytes| !bytes.is_empty()))
+    pub fn full(body: Bytes) -> Self {
+        Reply::Full(Some(body), None)
     }
 
-    /// The body that reads `cursor`. `keep_alive` is the silence after which a comment is sent (S8); zero is never.
-    pub fn flight(cursor: Cursor, record: Record, stream: bool, keep_alive: Duration) -> Self {
-        let keep_alive = (stream && !keep_alive.is_zero())
-            .then(|| KeepAlive { every: keep_alive, timer: Box::pin(sleep(keep_alive)) });
-        Reply::Flight(Box::new(FlightRead { cursor, record, stream, last: None, ended: false, keep_alive }))
-    }
-}
-
-impl FlightRead {
-    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, BrokenOff>>> {
-        if let Some(last) = self.last.take() {
-            return Poll::Ready(Some(Ok(last)));
-        }
-        if self.ended {
-            return Poll::Ready(None);
-        }
-        match self.cursor.poll_step(cx) {
-            Poll::Ready(Step::Frame(bytes)) => {
-                let content = !self.record.has_content() && self.cursor.has_content();
-                self.record.sent(bytes.len(), content);
-                if let Some(keep_alive) = &mut self.keep_alive {
-                    keep_alive.timer.as_mut().reset(Instant::now() + keep_alive.every);
-                }
-                Poll::Ready(Some(Ok(bytes)))
-            }
-            Poll::Ready(Step::End(end)) => {
-                self.ended = true;
-                self.record.end(Outcome::from(end));
-                // A stream was told of its failure by an event; half a JSON body can only break off.
-                let broken = !self.stream && matches!(end, End::Failed(_)) && self.record.is_success();
-                Poll::Ready(broken.then_some(Err(BrokenOff)))
-            }
-            Poll::Ready(Step::Cut) => {
-                self.ended = true;
-                self.record.end(Outcome::Cut);
-                if !self.stream {
-                    return Poll::Ready(Some(Err(BrokenOff)));
-                }
-                self.last = Some(DONE);
-                Poll::Ready(Some(Ok(ApiError::lagged().sse_event())))
-            }
-            Poll::Pending => self.poll_keep_alive(cx),
-        }
+    /// The same; when it has been handed over, its request has ended with `outcome`.
+    pub fn recorded(body: Bytes, record: Record, outcome: Outcome) -> Self {
+        Reply::Full(Some(body), Some((Box::new(record), outcome)))
     }
 
-    fn poll_keep_alive(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, BrokenOff>>> {
-        let Some(keep_alive) = &mut self.keep_alive else { return Poll::Pending };
-        if keep_alive.timer.as_mut().poll(cx).is_pending() {
-            return Poll::Pending;
-        }
-        keep_alive.timer.as_mut().reset(Instant::now() + keep_alive.every);
-        // Register with the new deadline.
-        let _ = keep_alive.timer.as_mut().poll(cx);
-        Poll::Ready(Some(Ok(Bytes::from_static(b": keep-alive\n\n"))))
+    /// A stream of events that reads `cursor`.
+    pub fn flight(cursor: Cursor, keep_alive: KeepAlive, record: Record) -> Self {
+        let state = if keep_alive.early { State::Early } else { State::Reading };
+        Reply::Flight(Box::new(Reader { cursor, keep_alive, record, state }))
     }
 }
 
 impl Body for Reply {
     type Data = Bytes;
-    type Error = BrokenOff;
+    type Error = Infallible;
 
-    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BrokenOff>>> {
-        match self.get_mut() {
-            Reply::Full(bytes) => Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(bytes)))),
-            Reply::Flight(read) => read.poll(cx).map(|step| step.map(|result| result.map(Frame::data))),
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        match &mut *self {
+            Reply::Full(body, record) => {
+                let body = body.take().filter(|body| !body.is_empty());
+                if let Some((mut record, outcome)) = record.take() {
+                    record.sent(body.as_ref().map_or(0, Bytes::len), outcome == Outcome::Ok);
+                    record.end(outcome);
+                }
+                Poll::Ready(body.map(|body| Ok(Frame::data(body))))
+            }
+            Reply::Flight(reader) => reader.poll(cx).map(|bytes| bytes.map(|bytes| Ok(Frame::data(bytes)))),
         }
     }
 
     fn is_end_stream(&self) -> bool {
-        match self {
-            Reply::Full(bytes) => bytes.is_none(),
-            Reply::Flight(read) => read.ended && read.last.is_none(),
-        }
+        matches!(self, Reply::Full(None, None))
     }
 
     fn size_hint(&self) -> SizeHint {
         match self {
-            Reply::Full(bytes) => SizeHint::with_exact(bytes.as_ref().map_or(0, |bytes| bytes.len() as u64)),
+            Reply::Full(body, _) => SizeHint::with_exact(body.as_ref().map_or(0, |body| body.len() as u64)),
             Reply::Flight(_) => SizeHint::default(),
         }
     }
+}
+
+/// Collect an answer that is not a stream of events, and how it ended.
+pub async fn collect(cursor: &mut Cursor) -> (Bytes, Outcome) {
+    let mut first = Bytes::new();
+    let mut rest = BytesMut::new();
+    let outcome = loop {
+        match cursor.step().await {
+            Step::Frame(frame) if first.is_empty() && rest.is_empty() => first = frame,
+            Step::Frame(frame) => {
+                rest.extend_from_slice(&std::mem::take(&mut first));
+                rest.extend_from_slice(&frame);
+            }
+            Step::End(end) => break Outcome::from(end),
+            Step::Cut => break Outcome::Cut,
+        }
+    };
+    (if rest.is_empty() { first } else { rest.freeze() }, outcome)
+}
+
+/// Sends a comment each time a stream has been silent for the interval.
+#[derive(Debug)]
+pub struct KeepAlive {
+    interval: Duration,
+    timer: Option<Pin<Box<Sleep>>>,
+    /// A response head of our own went out, before that of the flight.
+    early: bool,
+}
+
+impl KeepAlive {
+    /// Zero is never.
+    pub fn every(interval: Duration) -> Self {
+        Self { interval, timer: None, early: false }
+    }
+
+    /// Ready when the stream has been silent for the interval.
+    pub fn poll_due(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        if self.interval.is_zero() {
+            return Poll::Pending;
+        }
+        let interval = self.interval;
+        let timer = self.timer.get_or_insert_with(|| Box::pin(sleep(interval)));
+        std::task::ready!(timer.as_mut().poll(cx));
+        timer.as_mut().reset(Instant::now() + interval);
+        Poll::Ready(())
+    }
+
+    /// The same, before the flight's head has come: the response head goes out with the comment.
+    pub fn poll_early(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        std::task::ready!(self.poll_due(cx));
+        self.early = true;
+        Poll::Ready(())
+    }
+
+    fn restart(&mut self) {
+        if let Some(timer) = &mut self.timer {
+            timer.as_mut().reset(Instant::now() + self.interval);
+        }
+    }
+}
+
+/// The reading of one subscriber.
+#[derive(Debug)]
+pub struct Reader {
+    cursor: Cursor,
+    keep_alive: KeepAlive,
+    record: Record,
+    state: State,
+}
+
+#[derive(Debug)]
+enum State {
+    /// A response head of our own is out; its comment comes first.
+    Early,
+    /// After it, the flight's head has not been looked at.
+    HeadUnseen,
+    Reading,
+    /// What comes is the JSON of an error, for which a status of our own went out already: it becomes an event.
+    ReadingError,
+    /// The last bytes have been handed over.
+    Over,
+}
+
+impl Reader {
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Bytes>> {
+        match self.state {
+            State::Over => return Poll::Ready(None),
+            State::Early => {
+                self.state = State::HeadUnseen;
+                return Poll::Ready(Some(KEEP_ALIVE));
+            }
+            State::HeadUnseen | State::Reading | State::ReadingError => {}
+        }
+        let Poll::Ready(step) = self.cursor.poll_step(cx) else {
+            return self.keep_alive.poll_due(cx).map(|()| Some(KEEP_ALIVE));
+        };
+        match step {
+            Step::Frame(frame) => {
+                self.keep_alive.restart();
+                self.look_at_head();
+                let frame = if matches!(self.state, State::ReadingError) { error_event(&frame) } else { frame };
+                let content = !self.record.has_content() && self.cursor.has_content();
+                self.record.sent(frame.len(), content);
+                Poll::Ready(Some(frame))
+            }
+            Step::End(end) => {
+                self.state = State::Over;
+                self.record.end(Outcome::from(end));
+                Poll::Ready(None)
+            }
+            Step::Cut => {
+                self.state = State::Over;
+                self.record.end(Outcome::Cut);
+                Poll::Ready(Some(cut_off()))
+            }
+        }
+    }
+
+    fn look_at_head(&mut self) {
+        if matches!(self.state, State::HeadUnseen) {
+            // A frame never comes before the head.
+            let head = self.cursor.head().now_or_never();
+            let events = head.is_some_and(|head| head.is_event_stream());
+            self.state = if events { State::Reading } else { State::ReadingError };
+        }
+    }
+}
+
+/// The body of an error as the end of a stream whose head has gone out (S5).
+fn error_event(body: &Bytes) -> Bytes {
+    let mut events = ApiError::upstream_event(body.clone()).sse_event().to_vec();
+    events.extend_from_slice(&DONE);
+    events.into()
+}
+
+/// What a subscriber gets that was too slow for its flight (M1).
+fn cut_off() -> Bytes {
+    let mut events = ApiError::lagged().sse_event().to_vec();
+    events.extend_from_slice(&DONE);
+    events.into()
 }

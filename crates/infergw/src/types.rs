@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use http::{HeaderMap, StatusCode};
+use http::header::{CACHE_CONTROL, CONTENT_TYPE};
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 
 use crate::api::error::ApiError;
 
@@ -67,6 +68,25 @@ pub struct Head {
     pub status: StatusCode,
     /// End-to-end headers of the answer. Never a length, never hop-by-hop.
     pub headers: HeaderMap,
+}
+
+impl Head {
+    /// The head of a stream of events that says nothing else (S9).
+    pub fn event_stream() -> Self {
+        let headers = HeaderMap::from_iter([
+            (CONTENT_TYPE, HeaderValue::from_static("text/event-stream")),
+            (CACHE_CONTROL, HeaderValue::from_static("no-cache")),
+            (HeaderName::from_static("x-accel-buffering"), HeaderValue::from_static("no")),
+        ]);
+        Self { status: StatusCode::OK, headers }
+    }
+
+    /// Whether a stream of events follows.
+    pub fn is_event_stream(&self) -> bool {
+        const EVENT_STREAM: &[u8] = b"text/event-stream";
+        let kind = self.headers.get(CONTENT_TYPE).map(HeaderValue::as_bytes).unwrap_or_default();
+        kind.get(..EVENT_STREAM.len()).is_some_and(|kind| kind.eq_ignore_ascii_case(EVENT_STREAM))
+    }
 }
 
 /// How a flight ended, the same for all its subscribers.

@@ -9,9 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use http::header::{
-    ACCEPT_ENCODING, AUTHORIZATION, CACHE_CONTROL, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, HOST,
-};
+use http::header::{ACCEPT_ENCODING, AUTHORIZATION, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, HOST};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, StatusCode, Uri};
 use http_body_util::Full;
 use tokio::time::Instant;
@@ -177,7 +175,7 @@ impl Inner {
         }
         let head = Head { status, headers: answer_headers(&exchange.head.headers) };
         // A stream that nobody asked for is collected like any other answer.
-        if question.stream && is_event_stream(&head.headers) {
+        if question.stream && head.is_event_stream() {
             self.stream(exchange, pace, head, (question, writer)).await
         } else {
             self.whole(exchange, pace, head, writer).await
@@ -291,15 +289,13 @@ impl Inner {
         self: &Arc<Self>,
         mut exchange: Exchange,
         mut pace: Pace,
-        mut head: Head,
+        head: Head,
         (question, writer): (&Question, &mut FlightWriter),
     ) -> Result<(), Failure> {
         if head.headers.get(CONTENT_ENCODING).is_some_and(|coding| coding != "identity") {
             let error = ApiError::bad_gateway("The backend compressed its event stream although it was asked not to.");
             return Err(Failure::new(Cause::Backend, error));
         }
-        head.headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
-        head.headers.insert(HeaderName::from_static("x-accel-buffering"), HeaderValue::from_static("no"));
         writer.head(head);
         let mut watch = Watch::new(question.choices);
         let mut scanner = Scanner::new(self.limits.max_event);
@@ -449,12 +445,6 @@ fn answer_headers(from: &HeaderMap) -> HeaderMap {
     headers.remove(CONTENT_LENGTH);
     headers.remove(REQUEST_ID);
     headers
-}
-
-fn is_event_stream(headers: &HeaderMap) -> bool {
-    const EVENT_STREAM: &[u8] = b"text/event-stream";
-    let kind = headers.get(CONTENT_TYPE).map(HeaderValue::as_bytes).unwrap_or_default();
-    kind.get(..EVENT_STREAM.len()).is_some_and(|kind| kind.eq_ignore_ascii_case(EVENT_STREAM))
 }
 
 /// Host and port, and the path before `/v1`, of an upstream's address.
