@@ -5,7 +5,9 @@ use std::io::ErrorKind;
 use std::net::{IpAddr, Ipv6Addr, ToSocketAddrs};
 use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::UnixStream;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::error::TransportError;
 
@@ -51,6 +53,9 @@ pub(crate) fn prepare(address: &str) -> Result<Bindable, TransportError> {
     if address.contains('\0') {
         return Err(refused(address, "it has a NUL in it"));
     }
+    if address == "ipc://*" {
+        return Ok(Bindable { address: format!("ipc://{}", unused_path().display()), ipv6: false });
+    }
     if let Some(path) = address.strip_prefix("ipc://") {
         clear_stale(address, path)?;
         return Ok(Bindable { address: address.to_owned(), ipv6: false });
@@ -71,6 +76,15 @@ pub(crate) fn prepare(address: &str) -> Result<Bindable, TransportError> {
     Ok(Bindable { address: joined(ip, port), ipv6: ip.is_ipv6() })
 }
 
+/// A path for a socket that nothing else has. The library's own choice may be relative to the working directory, which
+/// engines do not share.
+fn unused_path() -> PathBuf {
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_nanos());
+    let name = format!("ts-client-{}-{}-{now:x}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+    std::env::temp_dir().join(name)
+}
+
 /// The address of a host, IPv4 first: engines in Python do not switch IPv6 on.
 fn resolve(host: &str) -> Option<IpAddr> {
     if let Ok(ip) = host.parse() {
@@ -83,8 +97,8 @@ fn resolve(host: &str) -> Option<IpAddr> {
 /// Remove the socket file that a former process left behind. The socket library itself would remove whatever is at the
 /// path: a regular file, or the socket of a live process.
 fn clear_stale(address: &str, path: &str) -> Result<(), TransportError> {
-    // `*` asks for a name of the library's choice, `@` is an abstract name: no file is in the way of either.
-    if path == "*" || path.starts_with('@') {
+    // An abstract name is no file.
+    if path.starts_with('@') {
         return Ok(());
     }
     if path.is_empty() || path.len() > 107 {

@@ -695,3 +695,6 @@ impl Phase {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -3,6 +3,7 @@
 
 mod control;
 mod death;
+mod drop_in;
 mod engine;
 mod output;
 mod requests;

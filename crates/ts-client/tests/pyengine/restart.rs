@@ -9,7 +9,7 @@ use super::engine::Engine;
 use super::{chunk, config, finish, group, is, pinned, reaches, request, rest, until, within};
 
 /// Fixed addresses, for what must be found again. Ports below the ephemeral range, different from run to run.
-fn fixed(ranks: u16) -> ClientConfig {
+pub(crate) fn fixed(ranks: u16) -> ClientConfig {
     static NEXT: AtomicU16 = AtomicU16::new(0);
     let address = || {
         let number = u32::from(NEXT.fetch_add(1, Ordering::Relaxed)) + std::process::id() * 16;
