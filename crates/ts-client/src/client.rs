@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use tokio::sync::{oneshot, watch};
+use tracing::Instrument;
 use ts_wire::{
     ControlOutput, ControlRequest, EngineCoreReadyResponse, EngineRequest, StrOrList, TokenizedGenerateReqInput,
 };
@@ -194,14 +195,19 @@ impl EngineClient {
         let (rank, slot) = self.place(&request)?;
         let engine_index =
             self.shared.config.first_engine_index.saturating_add(u16::try_from(rank).unwrap_or(u16::MAX));
+        let span = tracing::debug_span!("generate", %rid, rank = engine_index);
         let frames = EngineRequest::Add(Box::new(request)).to_frames();
         let limit = self.shared.tuning.stream_buffer_bytes;
         let buffer = Arc::new(StreamBuffer::new(rid, engine_index, slot, limit));
         // From here on a dropped future means a dropped stream, and that means an abort.
         let stream = RequestStream::new(Arc::clone(&buffer), Arc::downgrade(&self.shared));
         let (reply, answer) = oneshot::channel();
-        self.ask(Command::Add(Submission { rank, frames, stream: buffer, reply })).await?;
-        answer.await.map_err(|_| closed())??;
+        let submission = Submission { rank, frames, stream: buffer, reply };
+        let submit = async {
+            self.ask(Command::Add(submission)).await?;
+            answer.await.map_err(|_| closed())?
+        };
+        submit.instrument(span).await?;
         Ok(stream)
     }
 

@@ -153,3 +153,6 @@ fn scramble(input: u64) -> u64 {
     mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     mixed ^ (mixed >> 31)
 }
+
+#[cfg(test)]
+mod tests;

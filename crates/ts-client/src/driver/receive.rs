@@ -161,7 +161,12 @@ impl Driver {
         for row in batch.rows() {
             let new = row.output_ids.len();
             let (stream, last) = match self.group.row(row.rid, new, row.completion_tokens, row.finish_reason) {
-                Row::Unknown => continue,
+                Row::Unknown => {
+                    if let Some(rank) = rank.filter(|_| row.finish_reason.is_none()) {
+                        self.group.orphan(rank, row.rid, self.now);
+                    }
+                    continue;
+                }
                 Row::Running(stream) => (stream, false),
                 Row::Last(stream) => (stream, true),
                 Row::Gap { stream, cause } => {

@@ -2,9 +2,9 @@
 
 use std::sync::{Arc, Mutex};
 
-use ts_client::{EndCause, Event, Observer, Tuning};
+use ts_client::{ClientConfig, ClientListener, EndCause, Event, Observer, Tuning};
 
-use super::{chunk, group, request, until, within};
+use super::{chunk, config, group, request, until, within};
 
 /// Keeps what it was told.
 #[derive(Debug, Default)]
@@ -94,4 +94,35 @@ async fn a_strangers_announcement_is_ignored() {
     let error = within(streams[1].next()).await.unwrap().unwrap_err();
     assert_eq!(error, ts_client::StreamError::EngineDead);
     assert_eq!(streams[1].end_cause(), Some(EndCause::EngineShutDown { engine_index: Some(1) }));
+}
+
+/// R9: what an adopted engine still runs for the former frontend is aborted once it shows, and our own only as usual.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn orphans_of_an_adopted_engine_are_aborted() {
+    let (client, engines) = group(1, Tuning::default()).await;
+    let engine = &engines[0];
+    let addresses = engine.init.addresses.clone();
+    let known = client.engines().remove(0).ready;
+    client.close().await;
+
+    let mut tuning = Tuning::default();
+    tuning.adopt = Some(known);
+    let config = ClientConfig {
+        input_address: addresses.inputs[0].clone(),
+        output_address: addresses.outputs[0].clone(),
+        ..config(1)
+    };
+    let client = within(ClientListener::bind_with(config, tuning)).await.unwrap().into_client();
+    until("it is adopted", || client.is_serving()).await;
+    let mut stream = within(client.generate(request("ours"))).await.unwrap();
+    assert_eq!(engine.receive_add(), "ours");
+    engine.send(&[("orphan", &[8], "", 80), ("ours", &[1], "", 1), ("done", &[8], "stop", 80)]);
+    assert_eq!(engine.receive_abort(), ["orphan"]);
+    assert_eq!(chunk(&mut stream).await.output_ids, [1]);
+    drop(stream);
+    assert_eq!(engine.receive_abort(), ["ours"]);
+    // Late rows of both are nothing.
+    engine.send(&[("orphan", &[8], "", 81), ("ours", &[2], "", 2)]);
+    let _next = within(client.generate(request("next"))).await.unwrap();
+    assert_eq!(engine.receive_add(), "next");
 }
