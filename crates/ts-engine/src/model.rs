@@ -1,7 +1,18 @@
 //! What computes: from the tokens of a batch of sequences to logits, or at once to tokens.
 
 #[cfg(feature = "model")]
+mod attention;
+#[cfg(feature = "model")]
+mod cpu;
+#[cfg(feature = "model")]
+mod gguf;
+#[cfg(feature = "model")]
 mod llama;
+#[cfg(feature = "model")]
+mod matrix;
+#[cfg(feature = "model")]
+mod quant;
+
 #[cfg(feature = "model")]
 pub use llama::Llama;
 
