@@ -2,8 +2,8 @@
 //!
 //! In order: a body becomes a [`request`], its messages a [`prompt`], the prompt tokens ([`tokenize`], all three as one
 //! piece of work in [`prepare`]); they are [`submit`]ted; the engine's tokens become text ([`detokenize`]), cut at [`stop`]
-//! strings in a [`choice`], told as [`events`] while the answer [`generate`]s. [`model`] holds what all of it needs to know
-//! about a model, [`link`] the connection to the engines.
+//! strings in a [`choice`], told as [`events`] while the answer is generated (`generate`). [`model`] holds what all of it needs to know
+//! about a model, `link` the connection to the engines.
 
 use std::sync::Arc;
 

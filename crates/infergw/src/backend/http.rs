@@ -1,7 +1,7 @@
 //! The relay to an OpenAI-compatible HTTP server: the body goes up as it came, the answer comes down as it came (A2).
 //!
-//! [`connect`] keeps the connections, [`scan`] finds the borders of events, [`watch`] reads what a rule needs of them,
-//! [`pace`] keeps the time limits, [`learn`] finds out what the upstream serves and whether it is well.
+//! `connect` keeps the connections, `scan` finds the borders of events, `watch` reads what a rule needs of them,
+//! `pace` keeps the time limits, `learn` finds out what the upstream serves and whether it is well.
 
 use std::future::poll_fn;
 use std::sync::Arc;
