@@ -319,3 +319,46 @@ fn crc32(bytes: &[u8]) -> u32 {
         (0..8).fold(crc ^ u32::from(*byte), |crc, _| (crc >> 1) ^ (0xEDB8_8320 & (crc & 1).wrapping_neg()))
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_seed_of_a_request_without_one_is_the_crc_of_its_id() {
+        assert_eq!(crc32(b"123456789"), 0xCBF4_3926);
+        let params = normalised(SamplingParams::default(), "123456789");
+        assert_eq!(params.seed, Some(0xCBF4_3926));
+        assert_eq!((params.top_k, params.is_normalized), (TOP_K_OFF, true));
+    }
+
+    #[test]
+    fn greedy_is_top_k_of_one_with_seed_zero() {
+        let params = normalised(SamplingParams { temperature: 0.0, seed: Some(9), ..SamplingParams::default() }, "r");
+        assert_eq!((params.temperature, params.top_k, params.seed), (1.0, 1, Some(0)));
+        // What is normalised stays as it is.
+        let sent = SamplingParams { temperature: 0.0, seed: Some(9), is_normalized: true, ..SamplingParams::default() };
+        assert_eq!(normalised(sent.clone(), "r"), sent);
+    }
+
+    #[test]
+    fn rows_are_due_at_their_phase_however_many_tokens_a_step_brings() {
+        let due = |pace: Pace, step: usize| {
+            let mut sent = 0;
+            let steps = (1..=120).filter(|now| now % step == 0 || *now == 1);
+            let mut rows = Vec::new();
+            for now in steps {
+                if pace.due(sent, now) {
+                    rows.push(now);
+                    sent = now;
+                }
+            }
+            rows
+        };
+        assert_eq!(due(Pace::Every(1), 1).len(), 120);
+        assert_eq!(due(Pace::Every(40), 1), [1, 41, 81]);
+        assert_eq!(due(Pace::Every(40), 8), [1, 48, 88]);
+        assert_eq!(due(Pace::Sparse, 1), [1, 50, 100]);
+        assert_eq!(due(Pace::Sparse, 8), [1, 56, 104]);
+    }
+}

@@ -460,3 +460,6 @@ fn take_tokens(sequence: &mut Sequence, tokens: &[i32], yields: bool) {
         sequence.push(*token, score);
     }
 }
+
+#[cfg(test)]
+mod tests;
