@@ -20,36 +20,37 @@ pub(crate) struct Batch {
     out: BatchTokenIDOutSlim,
 }
 
-fn empty() -> BatchTokenIDOutSlim {
+/// Room for as many rows as the last message had: the next one mostly has as many.
+fn empty(rows: usize) -> BatchTokenIDOutSlim {
     BatchTokenIDOutSlim {
-        rids: Some(Vec::new()),
-        output_ids: Vec::new(),
-        finished_reasons: Vec::new(),
-        prompt_tokens: Vec::new(),
-        completion_tokens: Vec::new(),
-        cached_tokens: Vec::new(),
-        output_token_logprobs_val: Vec::new(),
-        output_token_logprobs_idx: Vec::new(),
+        rids: Some(Vec::with_capacity(rows)),
+        output_ids: Vec::with_capacity(rows),
+        finished_reasons: Vec::with_capacity(rows),
+        prompt_tokens: Vec::with_capacity(rows),
+        completion_tokens: Vec::with_capacity(rows),
+        cached_tokens: Vec::with_capacity(rows),
+        output_token_logprobs_val: Vec::with_capacity(rows),
+        output_token_logprobs_idx: Vec::with_capacity(rows),
         engine_index: 0,
         num_running: 0,
         num_waiting: 0,
         kv_active_pages: 0,
         kv_total_pages: 0,
-        finish_reason_details: Vec::new(),
+        finish_reason_details: Vec::with_capacity(rows),
         spec_verify_ct: Vec::new(),
         accept_draft_tokens: Vec::new(),
-        input_token_logprobs_val: Vec::new(),
-        input_token_logprobs_idx: Vec::new(),
-        input_top_logprobs_val: Vec::new(),
-        input_top_logprobs_idx: Vec::new(),
-        output_top_logprobs_val: Vec::new(),
-        output_top_logprobs_idx: Vec::new(),
+        input_token_logprobs_val: Vec::with_capacity(rows),
+        input_token_logprobs_idx: Vec::with_capacity(rows),
+        input_top_logprobs_val: Vec::with_capacity(rows),
+        input_top_logprobs_idx: Vec::with_capacity(rows),
+        output_top_logprobs_val: Vec::with_capacity(rows),
+        output_top_logprobs_idx: Vec::with_capacity(rows),
     }
 }
 
 impl Batch {
     pub(crate) fn new() -> Self {
-        Batch { out: empty() }
+        Batch { out: empty(0) }
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -74,9 +75,10 @@ impl Batch {
         let completion = sequence.generated().len();
         let scores = std::mem::take(&mut sequence.scores);
         let top = sequence.request.logprobs.map_or(0, |logprobs| logprobs.top);
-        self.push_head(sequence.request.rid.clone(), new.clone(), sequence.finish.as_ref());
+        let scored = if scores.is_empty() { Vec::new() } else { new.clone() };
+        self.push_head(sequence.request.rid.clone(), new, sequence.finish.as_ref());
         self.push_counts(sequence.prompt_tokens(), completion, sequence.cached);
-        self.push_scores(new, &scores, top);
+        self.push_scores(scored, &scores, top);
         let complete = sequence.unscored().is_none() && sequence.computed > 0;
         match sequence.request.logprobs.filter(|_| complete && !sequence.prompt_scores_sent) {
             Some(logprobs) => {
@@ -102,10 +104,9 @@ impl Batch {
         self.out.cached_tokens.push(cached as i64);
     }
 
-    fn push_scores(&mut self, new: Vec<i32>, scores: &[Scored], top: usize) {
-        let asked = !scores.is_empty();
+    fn push_scores(&mut self, scored: Vec<i32>, scores: &[Scored], top: usize) {
         self.out.output_token_logprobs_val.push(scores.iter().map(|scored| scored.logprob).collect());
-        self.out.output_token_logprobs_idx.push(if asked { new } else { Vec::new() });
+        self.out.output_token_logprobs_idx.push(scored);
         let shown = if top > 0 { scores } else { &[] };
         self.out.output_top_logprobs_val.push(shown.iter().map(top_values).collect());
         self.out.output_top_logprobs_idx.push(shown.iter().map(top_ids).collect());
@@ -127,7 +128,8 @@ impl Batch {
 
     /// The message, and an empty batch in its place.
     pub(crate) fn take(&mut self, engine_index: u16, load: Load) -> BatchTokenIDOutSlim {
-        let mut out = std::mem::replace(&mut self.out, empty());
+        let room = empty(self.len());
+        let mut out = std::mem::replace(&mut self.out, room);
         out.engine_index = i64::from(engine_index);
         out.num_running = load.running as i64;
         out.num_waiting = load.waiting as i64;

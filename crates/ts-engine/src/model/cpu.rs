@@ -50,6 +50,16 @@ impl Cpu {
         })
     }
 
+    /// The same with plain loops only, as on a processor that is not known.
+    #[cfg(test)]
+    pub(super) fn plain(mut self) -> Cpu {
+        #[cfg(target_arch = "x86_64")]
+        {
+            self.v3 = None;
+        }
+        self
+    }
+
     pub(super) fn threads(&self) -> usize {
         self.pool.as_ref().map_or(1, rayon::ThreadPool::current_num_threads)
     }

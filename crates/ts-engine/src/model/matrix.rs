@@ -151,3 +151,56 @@ fn quantised(values: &[f32; BLOCK], most: f32) -> (InputBlock, f32) {
     }
     (block, scale)
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn numbers(count: usize, seed: u64) -> Vec<f32> {
+        (0..count as u64).map(|index| crate::sample::uniform(seed, index) as f32 * 4.0 - 2.0).collect()
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+
+        /// Rows have the same bits alone, in company, and on several threads; and they are about right.
+        #[test]
+        fn products_do_not_depend_on_company(rows in 1usize..11, outputs in 1usize..9, blocks in 1usize..5, seed: u64, plain: bool) {
+            let cols = blocks * BLOCK;
+            let (weights, values) = (numbers(outputs * cols, seed), numbers(rows * cols, !seed));
+            let mut matrix = Matrix::default();
+            matrix.append(cols, &weights);
+            prop_assert_eq!(matrix.rows(), outputs);
+            let product = |threads: usize, values: &[f32]| {
+                let Ok(cpu) = Cpu::new(threads).map(|cpu| if plain { cpu.plain() } else { cpu }) else { return Vec::new() };
+                let (mut inputs, mut out) = (Activations::default(), Vec::new());
+                inputs.quantise(&cpu, cols, values);
+                matrix.product(&cpu, &inputs, &mut out);
+                out
+            };
+            let together = product(1, &values);
+            prop_assert_eq!(&product(2, &values), &together);
+            for (row, values) in values.chunks_exact(cols).enumerate() {
+                prop_assert_eq!(&product(1, values)[..], &together[row * outputs..(row + 1) * outputs]);
+                for output in 0..outputs {
+                    let exact: f32 = matrix.row(output).zip(values).map(|(a, b)| a * b).sum();
+                    prop_assert!((together[row * outputs + output] - exact).abs() < 0.01);
+                    let raw = &weights[output * cols..(output + 1) * cols];
+                    let unrounded: f32 = raw.iter().zip(values).map(|(a, b)| a * b).sum();
+                    prop_assert!((exact - unrounded).abs() < 0.02 * cols as f32);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn rounding_is_to_the_nearest_and_keeps_the_ends() {
+        let mut values = [0.0; BLOCK];
+        (values[0], values[1], values[2], values[3]) = (1.0, -1.0, 0.5, 1.0 / 127.0);
+        let (block, scale) = quantised(&values, WEIGHT_MAX);
+        assert_eq!((block[0][..5].to_vec(), scale), (vec![127, -127, 64, 1, 0], 1.0 / 127.0));
+        assert_eq!(quantised(&[0.0; BLOCK], WEIGHT_MAX), ([[0; BLOCK / 2]; 2], 0.0));
+    }
+}

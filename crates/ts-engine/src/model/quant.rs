@@ -127,3 +127,44 @@ fn six_bits(block: &[u8], values: &mut Vec<f32>) {
         }
     }
 }
+
+#[cfg(test)]
+#[expect(clippy::panic, reason = "a test that cannot go on has failed")]
+mod tests {
+    use super::*;
+
+    fn bytes(hex: &str) -> Vec<u8> {
+        (0..hex.len() / 2).map_while(|at| u8::from_str_radix(hex.get(2 * at..2 * at + 2)?, 16).ok()).collect()
+    }
+
+    #[test]
+    fn every_format_reads_as_the_reference_reads_it() {
+        let mut seen = 0;
+        for line in include_str!("quant/golden.txt").lines().filter(|line| !line.starts_with('#')) {
+            let [kind, block, values] = line.split(' ').collect::<Vec<_>>()[..] else { panic!("{line}") };
+            let format = kind.parse().ok().and_then(Format::of);
+            let block = bytes(block);
+            let expected: Vec<f32> = bytes(values).chunks_exact(4).map(|four| f32::from_bits(word(four))).collect();
+            let read = format.map(|format| (format.size(expected.len()), format.read(&block)));
+            let Some((size, read)) = read else { panic!("format {kind} is unknown") };
+            assert_eq!(size, Some(block.len()), "format {kind}");
+            for (index, (read, expected)) in read.iter().zip(&expected).enumerate() {
+                assert!(
+                    (read - expected).abs() <= 1e-6 * expected.abs().max(1.0),
+                    "format {kind}, value {index}: {read} {expected}"
+                );
+            }
+            assert_eq!(read.len(), expected.len());
+            seen += 1;
+        }
+        assert_eq!(seen, FORMATS.len());
+    }
+
+    #[test]
+    fn halves_read_to_their_ends() {
+        let read = |bits: u16| half(&bits.to_le_bytes(), 0);
+        assert_eq!([read(0), read(0x3c00), read(0xc000), read(0x7bff)], [0.0, 1.0, -2.0, 65504.0]);
+        assert_eq!([read(0x0001), read(0x03ff), read(0x0400)], [5.960_464_5e-8, 6.097_555e-5, 6.103_515_6e-5]);
+        assert!(read(0x7c00).is_infinite() && read(0x7e00).is_nan());
+    }
+}
