@@ -16,8 +16,9 @@ const MAX_RUNNING: usize = 32;
 const PAGE_SIZE: usize = 16;
 /// Longest context that is served, and tokens that the KV cache holds in all: one and a half of it.
 const MAX_CONTEXT: usize = 8192;
-/// Tokens of a step. It bounds how long a prompt holds up the others, and how long an abort or a stop takes.
-const MAX_BATCHED: usize = 128;
+/// Tokens of a step. It bounds how long a prompt holds up the others, and how long an abort or a stop takes: a third of a second on
+/// a slow core. Each step reads all weights once, which is little beside the products of so many tokens.
+const MAX_BATCHED: usize = 32;
 
 /// A Llama-like model: RMS norm, rotary positions, grouped queries, gated feed-forward.
 pub struct Llama {
