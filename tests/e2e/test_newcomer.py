@@ -10,7 +10,7 @@ GENERATIONS = "infergw_engine_requests_total"
 
 
 def test_a_question_is_answered_in_text(demo):
-    answer = demo.chat("Name three colours.", max_tokens=40)
+    answer = demo.chat("Name three colours.", max_tokens=40, temperature=0)
     assert answer.status_code == 200, answer.text
     body = answer.json()
     assert body["object"] == "chat.completion"
