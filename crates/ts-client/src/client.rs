@@ -21,6 +21,7 @@ use crate::route::{self, Policy, RankView, Slot, Target};
 use crate::state::{GroupState, GroupWatch};
 use crate::stream::{RequestStream, StreamBuffer};
 use crate::transport::{Bound, Wake};
+use crate::wakeups::Wakeups;
 
 /// An engine that completed the handshake.
 #[derive(Debug, Clone)]
@@ -67,6 +68,7 @@ pub(crate) struct Shared {
     pub(crate) pending: Mutex<Option<(&'static str, Vec<u16>)>>,
     pub(crate) refusals: Mutex<Vec<String>>,
     pub(crate) closing: AtomicBool,
+    pub(crate) wakeups: Wakeups,
     dropped: Mutex<Vec<Arc<StreamBuffer>>>,
     wake: Wake,
     turn: AtomicUsize,
@@ -315,6 +317,7 @@ impl Shared {
             pending: Mutex::default(),
             refusals: Mutex::default(),
             closing: AtomicBool::new(false),
+            wakeups: Wakeups::default(),
             dropped: Mutex::default(),
             wake,
             turn: AtomicUsize::new(0),

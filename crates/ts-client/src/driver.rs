@@ -8,6 +8,7 @@ use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::task::Waker;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -63,6 +64,8 @@ struct Driver {
     bad_runs: HashMap<Option<Connection>, u32>,
     /// Peers whose refusal was logged.
     refused: HashSet<Vec<u8>>,
+    /// The readers of the batch at hand; kept for its memory.
+    wakers: Vec<Waker>,
     probe_at: Instant,
     pings: u64,
     now: Instant,
@@ -93,6 +96,11 @@ pub(crate) async fn start(config: ClientConfig, tuning: Tuning) -> Result<(Arc<S
     let shared = bound.await.map_err(|_| {
         Error::Zmq(TransportError::Socket { operation: "bind", reason: "the socket thread ended".into() })
     })??;
+    let waking = Arc::clone(&shared);
+    // It ends with the thread. Without a runtime of tokio's there is no such task, and the thread wakes readers itself.
+    if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+        runtime.spawn(async move { waking.wakeups.run().await });
+    }
     Ok((shared, Thread { commands, done: std::sync::Mutex::new(finished) }))
 }
 
@@ -143,6 +151,7 @@ impl Driver {
             outputs: HashMap::new(),
             bad_runs: HashMap::new(),
             refused: HashSet::new(),
+            wakers: Vec::new(),
             probe_at: now,
             pings: 0,
             now,
@@ -172,6 +181,7 @@ impl Driver {
         }
         self.group.close();
         self.act();
+        self.shared.wakeups.close();
     }
 
     /// How long there is nothing to do but to listen.

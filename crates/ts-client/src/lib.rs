@@ -16,6 +16,7 @@ mod route;
 mod state;
 mod stream;
 mod transport;
+mod wakeups;
 
 pub use client::{EngineClient, EngineInfo, EngineLoad};
 pub use config::{ClientConfig, Heartbeat, LoadBalance, Placement, RankLoss, Routing, Tuning};

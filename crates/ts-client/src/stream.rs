@@ -234,8 +234,9 @@ impl StreamBuffer {
         &self.rid
     }
 
-    /// Hand over a row; with `last`, it is the stream's last one and the request's place is free.
-    pub(crate) fn push(&self, row: &RowView<'_>, last: bool) -> Pushed {
+    /// Hand over a row; with `last`, it is the stream's last one and the request's place is free. The reader's waker, if
+    /// it waits, goes to `wakers`.
+    pub(crate) fn push(&self, row: &RowView<'_>, last: bool, wakers: &mut Vec<Waker>) -> Pushed {
         let mut inner = self.lock();
         if inner.end.is_some() {
             return Pushed::Taken;
@@ -254,9 +255,8 @@ impl StreamBuffer {
             inner.end = Some(None);
             inner.slot = None;
         }
-        let pushed = if inner.bytes > self.limit && !last { Pushed::Overrun } else { Pushed::Taken };
-        wake(inner);
-        pushed
+        wakers.extend(inner.waker.take());
+        if inner.bytes > self.limit && !last { Pushed::Overrun } else { Pushed::Taken }
     }
 
     /// End the stream without a last row. What arrived before stays readable, unless the reader fell behind.

@@ -158,6 +158,7 @@ impl Driver {
             }
         }
         let mut tally = Tally::default();
+        let mut wakers = std::mem::take(&mut self.wakers);
         for row in batch.rows() {
             let new = row.output_ids.len();
             let (stream, last) = match self.group.row(row.rid, new, row.completion_tokens, row.finish_reason) {
@@ -182,11 +183,13 @@ impl Driver {
                 // Who has read a stream to its end finds it counted.
                 self.count(rank, &mut tally);
             }
-            if stream.push(&row, last) == Pushed::Overrun {
+            if stream.push(&row, last, &mut wakers) == Pushed::Overrun {
                 self.overrun(rank, &stream);
             }
         }
         self.count(rank, &mut tally);
+        self.shared.wakeups.wake_all(&mut wakers);
+        self.wakers = wakers;
     }
 
     fn count(&self, rank: Option<usize>, tally: &mut Tally) {
