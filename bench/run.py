@@ -55,7 +55,7 @@ def middle(reports: list[dict], *path: str) -> float:
 
 
 def relay(rounds: int, scale: float) -> dict:
-    plan = {"connections": 32, "requests": int(8000 * scale), "warmup": 500}
+    plan = {"connections": 32, "requests": int(8000 * scale), "warmup": 500, "pause_us": 4000}
     reports = alternating(rounds, {"delay_us": 20_000}, plan)
     base = middle(reports["direct"], "latency", "p50_us")
     lines, result = [], {}

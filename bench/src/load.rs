@@ -13,6 +13,7 @@ use hyper_util::rt::TokioIo;
 use serde_json::json;
 use tokio::net::TcpStream;
 
+use crate::delay::Delays;
 use crate::report::{Percentiles, Report};
 
 /// What to ask, how often, from how many connections.
@@ -54,6 +55,10 @@ pub struct Plan {
     /// Present this key.
     #[arg(long)]
     pub key: Option<String>,
+    /// Mean pause of a connection before each question, in microseconds; the pauses differ at random, from none to twice
+    /// the mean. Without it connections that were answered together ask together again, for ever.
+    #[arg(long, default_value_t = 0)]
+    pub pause_us: u64,
     /// Give up on a question after this many seconds.
     #[arg(long, default_value_t = 60)]
     pub timeout_s: u64,
@@ -98,9 +103,10 @@ pub async fn run(plan: Plan) -> anyhow::Result<Report> {
 /// Ask on all connections until `plan.requests` questions are asked.
 async fn spread(plan: &Arc<Plan>, asked: &Arc<AtomicU64>) -> anyhow::Result<Tally> {
     let mut workers = Vec::new();
-    for _ in 0..plan.connections {
+    let delays = Delays::start();
+    for seed in 1..=plan.connections as u64 {
         let sender = connect(plan).await?;
-        workers.push(tokio::spawn(work(sender, Arc::clone(plan), Arc::clone(asked))));
+        workers.push(tokio::spawn(work(sender, Arc::clone(plan), Arc::clone(asked), (delays.clone(), seed))));
     }
     let mut total = Tally::default();
     for worker in workers {
@@ -114,6 +120,18 @@ async fn spread(plan: &Arc<Plan>, asked: &Arc<AtomicU64>) -> anyhow::Result<Tall
         total.bytes += tally.bytes;
     }
     Ok(total)
+}
+
+/// Pauses need to differ, and to be the same in every run; a generator of one line does (xorshift64*).
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, limit: u64) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) % limit
+    }
 }
 
 type Sender = SendRequest<Full<Bytes>>;
@@ -130,13 +148,15 @@ async fn connect(plan: &Plan) -> anyhow::Result<Sender> {
     Ok(sender)
 }
 
-async fn work(mut sender: Sender, plan: Arc<Plan>, asked: Arc<AtomicU64>) -> Tally {
+async fn work(mut sender: Sender, plan: Arc<Plan>, asked: Arc<AtomicU64>, (delays, seed): (Delays, u64)) -> Tally {
     let mut tally = Tally::default();
+    let mut random = Random(seed);
     loop {
         let number = asked.fetch_add(1, Ordering::Relaxed);
         if number >= plan.requests {
             return tally;
         }
+        delays.wait(Duration::from_micros(random.below(2 * plan.pause_us + 1))).await;
         let limit = Duration::from_secs(plan.timeout_s);
         let outcome = match tokio::time::timeout(limit, ask(&mut sender, &plan, number)).await {
             Ok(outcome) => outcome,

@@ -21,6 +21,7 @@ async fn measured(stream: bool) -> infergw_bench::report::Report {
         prompt_words: 3,
         ignore_eos: false,
         key: None,
+        pause_us: 100,
         timeout_s: 30,
     };
     load::run(plan).await.unwrap()
