@@ -44,6 +44,8 @@ pub struct Server {
     pub listen: SocketAddr,
     /// The address of the admin listener (metrics, flights, engines, control). Off by default: metrics are then on `listen`.
     pub admin: Option<SocketAddr>,
+    /// Threads that serve connections; 0 is one for each core.
+    pub workers: usize,
     /// After SIGTERM: how long new requests are still taken while `/readyz` already says 503 (R7).
     #[serde(with = "crate::config::duration")]
     pub drain_pause: Duration,
@@ -57,6 +59,7 @@ impl Default for Server {
         Self {
             listen: SocketAddr::from(([127, 0, 0, 1], 8080)),
             admin: None,
+            workers: 0,
             drain_pause: Duration::from_secs(3),
             drain_limit: Duration::from_secs(180),
         }

@@ -35,6 +35,7 @@ pub mod hop_by_hop;
 pub mod observe;
 pub mod serve;
 pub mod types;
+pub mod workers;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -53,6 +54,7 @@ use config::Config;
 use drain::{Drain, Phase};
 use observe::Metrics;
 use pool::Pool;
+use workers::Workers;
 
 /// A gateway: what all its connections share.
 #[derive(Debug)]
@@ -69,16 +71,32 @@ pub struct Gateway {
     pub flights: Flights,
     /// Its way down.
     pub drain: Arc<Drain>,
+    /// The threads that serve its connections.
+    pub workers: Workers,
 }
 
 impl Gateway {
-    /// Start the backends and serve on `listener`, which is bound already; on `admin` too, where given.
+    /// Start the backends and serve on `listener`, which is bound already; on `admin` too, where given. Connections are
+    /// served by the runtime that this is called on.
+    ///
+    /// # Errors
+    /// A backend that cannot be started, by its address.
+    pub async fn start(
+        config: Config,
+        listener: TcpListener,
+        admin: Option<TcpListener>,
+    ) -> Result<Running, StartError> {
+        Self::start_on(Workers::none(), config, listener, admin).await
+    }
+
+    /// The same, with connections served by `workers`.
     ///
     /// Returns before the backends are ready: `/readyz` says when.
     ///
     /// # Errors
     /// A backend that cannot be started, by its address.
-    pub async fn start(
+    pub async fn start_on(
+        workers: Workers,
         config: Config,
         listener: TcpListener,
         admin: Option<TcpListener>,
@@ -106,6 +124,7 @@ impl Gateway {
             flights: Flights::new(bounds, config.coalesce.total),
             metrics,
             drain,
+            workers,
             config,
         });
         let mut tasks = vec![tokio::spawn(listen::serve(Arc::clone(&gateway), listener, answer::answer))];

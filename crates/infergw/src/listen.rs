@@ -25,6 +25,7 @@ use crate::reply::Reply;
 
 mod socket;
 
+use crate::workers::Seat;
 use socket::{ClientSocket, Phase, PhaseCell, Protocol};
 
 /// After an accept that failed for want of file descriptors or memory (M4): no busy loop, and soon tried again.
@@ -64,7 +65,15 @@ where
             accepted = accept(&listener, &slots) => match accepted {
                 Ok((stream, slot)) => {
                     let group = if refuses { &mut late } else { &mut connections };
-                    group.spawn(connection(Arc::clone(&gateway), stream, slot, answer));
+                    match gateway.workers.seat() {
+                        Some((runtime, seat)) => {
+                            let served = connection(Arc::clone(&gateway), stream, (slot, Some(seat)), answer);
+                            group.spawn_on(served, runtime);
+                        }
+                        None => {
+                            group.spawn(connection(Arc::clone(&gateway), stream, (slot, None), answer));
+                        }
+                    }
                 }
                 Err(error) => {
                     tracing::warn!(%error, "cannot accept a connection");
@@ -79,21 +88,32 @@ where
     }
 }
 
-async fn accept(listener: &TcpListener, slots: &Arc<Semaphore>) -> io::Result<(TcpStream, OwnedSemaphorePermit)> {
+async fn accept(
+    listener: &TcpListener,
+    slots: &Arc<Semaphore>,
+) -> io::Result<(std::net::TcpStream, OwnedSemaphorePermit)> {
     // Over the limit, clients wait in the kernel's queue.
     let slot = Arc::clone(slots).acquire_owned().await.map_err(io::Error::other)?;
     let (stream, _) = listener.accept().await?;
     stream.set_nodelay(true)?;
-    Ok((stream, slot))
+    // It is registered anew with the runtime that serves it.
+    Ok((stream.into_std()?, slot))
 }
 
 /// Serve one connection to its end. Its errors are the client's affair: requests on it have their own records.
-async fn connection<A, F>(gateway: Arc<Gateway>, stream: TcpStream, slot: OwnedSemaphorePermit, answer: A)
-where
+async fn connection<A, F>(
+    gateway: Arc<Gateway>,
+    stream: std::net::TcpStream,
+    _held: (OwnedSemaphorePermit, Option<Seat>),
+    answer: A,
+) where
     A: Fn(Arc<Gateway>, Request<Incoming>) -> F + Copy + Send + Sync + 'static,
     F: Future<Output = Response<Reply>> + Send + 'static,
 {
-    let _slot = slot;
+    let stream = match TcpStream::from_std(stream) {
+        Ok(stream) => stream,
+        Err(error) => return tracing::warn!(%error, "cannot serve a connection"),
+    };
     let phase = PhaseCell::new();
     let mut socket = ClientSocket::new(stream, phase.clone(), &gateway.config.timeouts);
     let ended = match socket.protocol().await {

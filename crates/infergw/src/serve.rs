@@ -7,6 +7,7 @@ use tokio::net::TcpListener;
 
 use crate::backend::StartError;
 use crate::config::Config;
+use crate::workers::Workers;
 use crate::{Gateway, Running};
 
 /// A gateway as the command runs it.
@@ -21,13 +22,16 @@ pub struct Served {
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
     /// The address cannot be bound.
-    #[error("cannot listen on {address}: {source}")]
+    #[error("cannot listen on {address}")]
     Listen {
         /// The address.
         address: SocketAddr,
         /// Why.
         source: io::Error,
     },
+    /// The worker threads cannot be started.
+    #[error("cannot start the worker threads (server.workers)")]
+    Workers(#[source] io::Error),
     /// A backend cannot be started.
     #[error(transparent)]
     Start(#[from] StartError),
@@ -53,16 +57,17 @@ impl Served {
         listener: TcpListener,
         admin: Option<TcpListener>,
     ) -> Result<Self, ServeError> {
+        let workers = Workers::start(config.server.workers).map_err(ServeError::Workers)?;
         let demo = config.demo.clone();
         let wanted = demo.enabled || (config.upstreams.is_empty() && config.engines.is_empty());
         if !wanted {
-            return Ok(Self { running: Gateway::start(config, listener, admin).await?, engine: None });
+            return Ok(Self { running: Gateway::start_on(workers, config, listener, admin).await?, engine: None });
         }
         let group = crate::demo::group(&demo)?;
         let model = group.tokenizer.clone();
         // First among the groups, so that its handshake address is known below.
         config.engines.insert(0, group);
-        let running = Gateway::start(config, listener, admin).await?;
+        let running = Gateway::start_on(workers, config, listener, admin).await?;
         let handshake = running.gateway().pool.handshake_address().unwrap_or_default().to_owned();
         let engine = crate::demo::launch(&demo, &model, &handshake).await?;
         Ok(Self { running, engine: Some(engine) })
@@ -74,7 +79,8 @@ impl Served {
             let message = "There is no backend: give --upstream or --engines (this build has no demo engine).";
             return Err(StartError(message.into()).into());
         }
-        Ok(Self { running: Gateway::start(config, listener, admin).await? })
+        let workers = Workers::start(config.server.workers).map_err(ServeError::Workers)?;
+        Ok(Self { running: Gateway::start_on(workers, config, listener, admin).await? })
     }
 
     /// The address that clients connect to.

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 const STEPS: [&str; 8] = ["listen", "answer", "api", "admit", "coalesce", "pool", "backend", "reply"];
 
 /// What every step may use: words, telemetry, settings, and the stop signal.
-const SHARED: [&str; 5] = ["types", "observe", "config", "drain", "hop_by_hop"];
+const SHARED: [&str; 6] = ["types", "observe", "config", "drain", "hop_by_hop", "workers"];
 
 /// Edges that would go upward, each with the reason why it stands.
 const UPWARD: [(&str, &str, &str); 7] = [

@@ -231,16 +231,18 @@ impl HeadLines {
     /// Whether a line that ends in `bytes` is a `Content-Length`.
     fn have_length(&mut self, bytes: &[u8]) -> bool {
         let mut found = false;
-        for part in bytes.split_inclusive(|&byte| byte == b'\n') {
-            if self.over {
-                break;
-            }
+        let mut rest = bytes;
+        while !self.over && !rest.is_empty() {
+            let end = memchr::memchr(b'\n', rest);
+            let (part, after) = rest.split_at(end.map_or(rest.len(), |end| end + 1));
+            rest = after;
             let room = self.begin.get_mut(self.length.min(LENGTH.len())..).unwrap_or_default();
-            for (to, from) in room.iter_mut().zip(part) {
-                *to = *from;
+            let count = room.len().min(part.len());
+            if let (Some(to), Some(from)) = (room.get_mut(..count), part.get(..count)) {
+                to.copy_from_slice(from);
             }
             self.length += part.len();
-            if part.ends_with(b"\n") {
+            if end.is_some() {
                 found |= self.length > LENGTH.len() && self.begin.eq_ignore_ascii_case(LENGTH);
                 // The blank line: what follows is the body.
                 self.over =

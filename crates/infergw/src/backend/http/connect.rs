@@ -9,7 +9,7 @@ use std::future::{Future, poll_fn};
 use std::io;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
@@ -24,7 +24,12 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout};
 
-/// Idle connections that are kept; more than this many are closed after use.
+use crate::workers;
+
+/// Lists of idle connections: workers whose numbers are this far apart share one.
+const LISTS: usize = 16;
+
+/// Idle connections that a list keeps; more than this many are closed after use.
 const MAX_IDLE: usize = 1024;
 
 /// An idle connection is closed after this time. Shorter than common servers' keep-alive is better: they close first
@@ -37,12 +42,13 @@ pub(super) struct Connections {
     /// Host and port, as `TcpStream` resolves them.
     address: String,
     connect_timeout: Duration,
-    idle: Mutex<Vec<Idle>>,
+    /// One list for each worker: a connection stays with the runtime that it is registered with.
+    idle: [Mutex<Vec<Idle>>; LISTS],
 }
 
 #[derive(Debug)]
 struct Idle {
-    link: Link,
+    link: Box<Link>,
     since: Instant,
 }
 
@@ -63,7 +69,7 @@ pub(super) enum SendError {
 impl Connections {
     /// No connection yet. `address` is host and port; a `connect_timeout` of zero is no limit.
     pub(super) fn new(address: String, connect_timeout: Duration) -> Self {
-        Self { address, connect_timeout, idle: Mutex::default() }
+        Self { address, connect_timeout, idle: Default::default() }
     }
 
     /// Send the request that `request` builds and wait for the response's head. It is built a second time when a reused
@@ -91,7 +97,7 @@ impl Connections {
         if !link.poll_idle() {
             return;
         }
-        let mut idle = self.lock();
+        let mut idle = self.own();
         if idle.len() < MAX_IDLE {
             idle.push(Idle { link, since: Instant::now() });
         }
@@ -99,22 +105,23 @@ impl Connections {
 
     /// Close what the upstream has closed, and what has been idle for long.
     pub(super) fn sweep(&self) {
-        let mut idle = self.lock();
-        idle.retain_mut(|idle| idle.since.elapsed() < MAX_IDLE_TIME && idle.link.poll_idle());
+        for list in &self.idle {
+            lock(list).retain_mut(|idle| idle.since.elapsed() < MAX_IDLE_TIME && idle.link.poll_idle());
+        }
     }
 
-    fn reusable(&self) -> Option<Link> {
+    fn reusable(&self) -> Option<Box<Link>> {
         loop {
             // The last one used first: it is the least likely to have been closed. One a turn, so that the lock is
             // not held while a connection is looked at or closed.
-            let mut found = self.lock().pop()?;
+            let mut found = self.own().pop()?;
             if found.since.elapsed() < MAX_IDLE_TIME && found.link.poll_idle() {
                 return Some(found.link);
             }
         }
     }
 
-    async fn connect(&self) -> Result<Link, SendError> {
+    async fn connect(&self) -> Result<Box<Link>, SendError> {
         let connecting = TcpStream::connect(&self.address);
         let stream = if self.connect_timeout.is_zero() {
             connecting.await
@@ -127,15 +134,22 @@ impl Connections {
         let heard = Arc::new(AtomicBool::new(false));
         let io = TokioIo::new(Socket { stream, heard: Arc::clone(&heard) });
         let (sender, driver) = Builder::new().handshake(io).await.map_err(SendError::Broken)?;
-        Ok(Link { sender, driver, closed: false, heard })
+        Ok(Box::new(Link { sender, driver, closed: false, heard }))
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Idle>> {
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    /// The idle connections of this worker.
+    fn own(&self) -> MutexGuard<'_, Vec<Idle>> {
+        // The last one is for threads that are no workers: those of an embedding runtime, and of the probes.
+        let [lists @ .., other] = &self.idle;
+        lock(workers::current().and_then(|worker| lists.get(worker % lists.len())).unwrap_or(other))
     }
 }
 
-/// A connection together with what drives it.
+fn lock(list: &Mutex<Vec<Idle>>) -> MutexGuard<'_, Vec<Idle>> {
+    list.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A connection together with what drives it. Boxed everywhere: it changes hands several times in a request, and is large.
 #[derive(Debug)]
 struct Link {
     sender: SendRequest<Full<Bytes>>,
@@ -179,14 +193,14 @@ fn drive(driver: &mut Connection<TokioIo<Socket>, Full<Bytes>>, closed: &mut boo
 /// A request that was sent, its response's head, and the body that is still to be read. Dropping it closes the connection.
 #[derive(Debug)]
 pub(super) struct Exchange {
-    link: Link,
+    link: Box<Link>,
     /// The head of the response.
     pub(super) head: http::response::Parts,
     body: Incoming,
 }
 
 impl Exchange {
-    fn new(link: Link, response: Response<Incoming>) -> Self {
+    fn new(link: Box<Link>, response: Response<Incoming>) -> Self {
         let (head, body) = response.into_parts();
         Self { link, head, body }
     }
