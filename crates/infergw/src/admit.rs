@@ -38,7 +38,7 @@ impl Admission {
     pub fn enter(&self, headers: &HeaderMap) -> Result<Caller, ApiError> {
         let presented = headers.get(AUTHORIZATION).map(|value| value.as_bytes());
         if !self.needs_key() {
-            let scope = digest(presented.unwrap_or_default());
+            let scope = presented.map_or([0; 32], digest);
             return Ok(Caller { tenant: Arc::clone(&self.open), scope });
         }
         let key = presented.and_then(bearer).or_else(|| headers.get("x-api-key").map(|value| value.as_bytes()));

@@ -7,6 +7,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures_util::future::join;
 use http::header::{CACHE_CONTROL, CONNECTION};
 use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode};
 use http_body::Body;
@@ -94,45 +95,75 @@ where
     };
     let (question, shared) = question;
     record.known(gateway.pool.label(&question.model), &question.caller.tenant);
-    let stream = question.stream;
 
     // Step 4: join, or lead. The leader's flight goes on in `Pool::answer`, in a task of its own.
+    let stream = question.stream;
     let key = if shared { Key::of(&question) } else { None };
     let pool = Arc::clone(&gateway.pool);
     let id = Arc::clone(&question.request_id);
-    let (mut cursor, role) =
-        gateway.flights.join(key, move |writer| async move { pool.answer(&question, writer).await });
+    let lead = move |writer| async move { pool.answer(&question, writer).await };
+    if key.is_none() && !stream {
+        let (cursor, run) = gateway.flights.alone(lead);
+        record.joined(Role::Off);
+        let (answered, ()) = join(in_one_piece(cursor, record), run).await;
+        return answered;
+    }
+    let (cursor, role) = gateway.flights.join(key, lead);
     record.joined(role);
-    if let Some(key) = key
-        && role != Role::Off
-    {
+    if let Some(key) = key {
         tracing::info!(request_id = %id, key = %key.short(), role = role.as_str(), "coalesce");
     }
-
-    // Step 7. An upstream's 429 is a 429 for all: the head comes from the flight.
     let silence = if stream { gateway.config.timeouts.keep_alive } else { Duration::ZERO };
-    let mut keep_alive = KeepAlive::every(silence);
+    subscribed(cursor, KeepAlive::every(silence), record, role).await
+}
+
+/// Step 7: the head comes from the flight, so that an upstream's 429 is a 429 for all; then the body, event by event.
+async fn subscribed(
+    mut cursor: Cursor,
+    mut keep_alive: KeepAlive,
+    mut record: Record,
+    role: Role,
+) -> Result<Response<Reply>, ApiError> {
     let head = match head_or_comment(&mut cursor, &mut keep_alive).await {
         Some(head) => head,
         None => Arc::new(Head::event_stream()),
     };
+    if !head.is_event_stream() {
+        return collected(cursor, &head, record, role).await;
+    }
     record.head(head.status);
-    let mut response = if head.is_event_stream() {
-        Response::new(Reply::flight(cursor, keep_alive, record))
-    } else {
-        let (body, outcome) = reply::collect(&mut cursor).await;
-        if head.status.is_success() && outcome != Outcome::Ok {
-            return Err(broken_off(record, outcome));
-        }
-        Response::new(Reply::recorded(body, record, outcome))
-    };
+    Ok(response(&head, Reply::flight(cursor, keep_alive, record), role))
+}
+
+/// The answer of a flight of one that is run beside this.
+async fn in_one_piece(mut cursor: Cursor, record: Record) -> Result<Response<Reply>, ApiError> {
+    let head = cursor.head().await;
+    collected(cursor, &head, record, Role::Off).await
+}
+
+async fn collected(
+    mut cursor: Cursor,
+    head: &Head,
+    mut record: Record,
+    role: Role,
+) -> Result<Response<Reply>, ApiError> {
+    record.head(head.status);
+    let (body, outcome) = reply::collect(&mut cursor).await;
+    if head.status.is_success() && outcome != Outcome::Ok {
+        return Err(broken_off(record, outcome));
+    }
+    Ok(response(head, Reply::recorded(body, record, outcome), role))
+}
+
+fn response(head: &Head, body: Reply, role: Role) -> Response<Reply> {
+    let mut response = Response::new(body);
     *response.status_mut() = head.status;
     response.headers_mut().clone_from(&head.headers);
     if head.is_event_stream() {
         stream_headers(response.headers_mut());
     }
     response.headers_mut().insert(COALESCE, HeaderValue::from_static(role.as_str()));
-    Ok(response)
+    response
 }
 
 /// Wait for the flight's head; `None` when a keep-alive comment is due before, which commits a head of our own (S8).

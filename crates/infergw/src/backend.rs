@@ -27,7 +27,8 @@ impl Backend {
     pub async fn run(&self, question: &Question, writer: &mut FlightWriter) -> Result<(), Failure> {
         match self {
             Backend::Http(backend) => backend.run(question, writer).await,
-            Backend::Engine(backend) => backend.run(question, writer).await,
+            // Boxed: its future is many times that of a relay, and every flight's task would be as large.
+            Backend::Engine(backend) => Box::pin(backend.run(question, writer)).await,
         }
     }
 

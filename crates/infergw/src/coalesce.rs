@@ -5,6 +5,7 @@
 
 use std::collections::HashMap;
 use std::future::Future;
+use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 
 pub mod flight;
@@ -66,6 +67,18 @@ impl Flights {
             }
         });
         (cursor, Role::Leader)
+    }
+
+    /// A flight of one: nobody can join, and its run is the caller's to poll beside the cursor. Dropping both cancels it.
+    ///
+    /// For answers in one piece that nobody shares: a task of their own, and the two hops to it and back, would only cost.
+    pub fn alone<L, F>(&self, lead: L) -> (Cursor, Pin<Box<F>>)
+    where
+        L: FnOnce(FlightWriter) -> F,
+        F: Future<Output = ()>,
+    {
+        let (log, cursor) = Log::start(self.bounds.clone(), false, Arc::clone(&self.total));
+        (cursor, Box::pin(lead(FlightWriter::new(log))))
     }
 
     /// Number of flights that stand in the registry.

@@ -11,6 +11,8 @@ use infergw::config::{Config, Log, LogFormat};
 use infergw::serve::Served;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tracing_subscriber::EnvFilter;
+use tracing_subscriber::field::MakeExt;
+use tracing_subscriber::fmt::format;
 
 /// Exit status when the command line or the configuration is at fault.
 const BAD_CONFIG: u8 = 2;
@@ -73,7 +75,17 @@ fn log(config: &Log) -> anyhow::Result<()> {
     let colours = std::io::stderr().is_terminal();
     let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(colours);
     match config.format {
-        LogFormat::Text => builder.init(),
+        LogFormat::Text if colours => builder.init(),
+        // The formatter for terminals writes empty styles around every name and value: half the cost of a line.
+        LogFormat::Text => builder
+            .fmt_fields(
+                format::debug_fn(|line, field, value| match field.name() {
+                    "message" => write!(line, "{value:?}"),
+                    name => write!(line, "{name}={value:?}"),
+                })
+                .delimited(" "),
+            )
+            .init(),
         LogFormat::Json => builder.json().init(),
     }
     Ok(())

@@ -1,8 +1,10 @@
 //! What the gateway shows of itself: one record, one log line and the metrics for each request.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use http::StatusCode;
+use tokio::runtime::Handle;
 use tokio::time::Instant;
 
 use crate::types::{Cause, End, Role};
@@ -143,16 +145,52 @@ impl Drop for Record {
         let took = self.began.elapsed();
         self.metrics.in_flight.dec();
         self.metrics.completed(self.endpoint, self.model.as_deref(), outcome, took);
+        let line = Line {
+            request_id: Arc::clone(&self.request_id),
+            endpoint: self.endpoint,
+            model: self.model.take(),
+            tenant: self.tenant.take(),
+            status: self.status.map_or(0, |status| status.as_u16()),
+            outcome,
+            role: self.role,
+            first_content: self.first_content.map(|at| at - self.began),
+            took,
+            bytes: self.bytes,
+        };
+        // The last bytes of the answer leave when this returns: writing the line, which may take longer than all else, comes
+        // after them.
+        if let Ok(runtime) = Handle::try_current() {
+            runtime.spawn(async move { drop(line) });
+        }
+    }
+}
+
+/// A request's line in the log. It is written when it is dropped, so that a runtime that shuts down writes it too.
+struct Line {
+    request_id: Arc<str>,
+    endpoint: &'static str,
+    model: Option<Arc<str>>,
+    tenant: Option<Arc<str>>,
+    status: u16,
+    outcome: Outcome,
+    role: Option<Role>,
+    first_content: Option<Duration>,
+    took: Duration,
+    bytes: u64,
+}
+
+impl Drop for Line {
+    fn drop(&mut self) {
         tracing::info!(
             request_id = %self.request_id,
             endpoint = self.endpoint,
             model = self.model.as_deref().unwrap_or("-"),
             tenant = self.tenant.as_deref().unwrap_or("-"),
-            status = self.status.map_or(0, |status| status.as_u16()),
-            outcome = outcome.as_str(),
+            status = self.status,
+            outcome = self.outcome.as_str(),
             coalesce = self.role.map_or("-", Role::as_str),
-            ttft_ms = self.first_content.map_or(0, |at| (at - self.began).as_millis() as u64),
-            duration_ms = took.as_millis() as u64,
+            ttft_ms = self.first_content.unwrap_or_default().as_millis() as u64,
+            duration_ms = self.took.as_millis() as u64,
             bytes = self.bytes,
             "request"
         );

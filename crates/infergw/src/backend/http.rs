@@ -25,12 +25,14 @@ mod connect;
 mod learn;
 mod pace;
 mod scan;
+mod stream;
 mod watch;
 
 use connect::{Connections, Exchange, SendError};
 use learn::{Health, Known};
 use pace::{Expired, Pace};
-use scan::{Scanner, Stop};
+use scan::Stop;
+use stream::{Halt, Stream};
 use watch::Watch;
 
 /// How long an upstream may take for its usage event and `[DONE]` once every choice has its finish_reason (S4).
@@ -287,7 +289,7 @@ impl Inner {
     /// An answer as a stream of events.
     async fn stream(
         self: &Arc<Self>,
-        mut exchange: Exchange,
+        exchange: Exchange,
         mut pace: Pace,
         head: Head,
         (question, writer): (&Question, &mut FlightWriter),
@@ -297,38 +299,36 @@ impl Inner {
             return Err(Failure::new(Cause::Backend, error));
         }
         writer.head(head);
-        let mut watch = Watch::new(question.choices);
-        let mut scanner = Scanner::new(self.limits.max_event);
+        let mut stream = Stream::new(exchange, self.limits.max_event, question.choices);
         let opened = Instant::now();
         loop {
-            self.next_step(&mut pace, &watch, opened);
-            let piece = match pace.within(poll_fn(|cx| exchange.poll_piece(cx))).await {
-                Ok(Some(Ok(piece))) => piece,
-                Ok(None) => return end_of_stream(scanner, &mut watch, writer).await,
+            self.next_step(&mut pace, stream.watch(), opened);
+            let waited = pace.within(poll_fn(|cx| stream.poll_arrived(cx))).await;
+            if let Err(expired) = waited {
                 // What has every finish_reason is whole, however it ends (S4).
-                _ if watch.complete() => return done(writer).await,
-                Ok(Some(Err(_))) => return Err(truncated()),
-                Err(expired) => return Err(timed_out(&expired)),
-            };
-            let run = scanner.feed(piece, |event| watch.see(event));
-            if watch.has_content() {
+                return if stream.watch().complete() { done(writer).await } else { Err(timed_out(&expired)) };
+            }
+            if stream.watch().has_content() {
                 writer.content();
             }
-            if !run.events.is_empty() {
+            if stream.has_events() {
                 pace.wait();
-                let pushed = pace.within(writer.push(run.events)).await.map_err(|expired| timed_out(&expired))?;
-                if pushed.is_err() {
+                let pushing = writer.push_all(stream.events());
+                if pace.within(pushing).await.map_err(|expired| timed_out(&expired))?.is_err() {
                     return Ok(());
                 }
             }
-            match run.stop {
+            match stream.halt() {
                 None => {}
-                Some(Stop::Last) => {
-                    self.keep(exchange);
+                Some(Halt::Scan(Stop::Last)) => {
+                    self.keep(stream.into_exchange());
                     return Ok(());
                 }
-                Some(Stop::Held) => return Err(held(&mut watch)),
-                Some(Stop::TooLarge) => return Err(too_large("limits.max_event")),
+                Some(Halt::Scan(Stop::Held)) => return Err(held(stream.watch_mut())),
+                Some(Halt::Scan(Stop::TooLarge)) => return Err(too_large("limits.max_event")),
+                Some(Halt::End) => return end_of_stream(stream, writer).await,
+                Some(Halt::Broken) if stream.watch().complete() => return done(writer).await,
+                Some(Halt::Broken) => return Err(truncated()),
             }
         }
     }
@@ -366,8 +366,9 @@ async fn done(writer: &mut FlightWriter) -> Result<(), Failure> {
 }
 
 /// The upstream has ended its answer without `[DONE]`.
-async fn end_of_stream(scanner: Scanner, watch: &mut Watch, writer: &mut FlightWriter) -> Result<(), Failure> {
-    let rest = scanner.rest();
+async fn end_of_stream(mut stream: Stream, writer: &mut FlightWriter) -> Result<(), Failure> {
+    let rest = stream.take_rest();
+    let watch = stream.watch_mut();
     if !rest.is_empty() {
         // The last event may lack its blank line. It is taken if its data is whole.
         let mut event = rest.to_vec();
@@ -441,9 +442,7 @@ async fn collect(exchange: &mut Exchange, limit: usize) -> Result<Bytes, Incompl
 /// The end-to-end headers of an upstream's answer. The length is set anew; the request's id is each caller's own.
 fn answer_headers(from: &HeaderMap) -> HeaderMap {
     let mut headers = from.clone();
-    strip_hop_by_hop(&mut headers);
-    headers.remove(CONTENT_LENGTH);
-    headers.remove(REQUEST_ID);
+    strip_hop_by_hop(&mut headers, |name| name == CONTENT_LENGTH.as_str() || name == REQUEST_ID.as_str());
     headers
 }
 

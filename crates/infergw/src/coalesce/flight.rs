@@ -20,7 +20,8 @@ where
 {
     let landing = Landing(Some(land));
     let cancelled = Arc::clone(log);
-    let run = lead(FlightWriter { log: Arc::clone(log), head: None, failed: None, ended: false });
+    // Boxed at once: every move on its way into the task would copy all of it, and select would hold it twice.
+    let run = Box::pin(lead(FlightWriter::new(Arc::clone(log))));
     tokio::spawn(async move {
         let _landing = landing;
         tokio::select! {
@@ -50,10 +51,17 @@ pub struct FlightWriter {
     /// Held back until the first event, so that an upstream that fails in between can still be retried (R4).
     head: Option<Head>,
     failed: Option<Cause>,
+    /// The first content has been marked.
+    content: bool,
     ended: bool,
 }
 
 impl FlightWriter {
+    /// The writer of an empty log.
+    pub(super) fn new(log: Arc<Log>) -> Self {
+        Self { log, head: None, failed: None, content: false, ended: false }
+    }
+
     /// Set the answer's head. It is published with the first [`push`](Self::push), [`commit`](Self::commit) or end.
     pub fn head(&mut self, head: Head) {
         self.head = Some(head);
@@ -73,7 +81,9 @@ impl FlightWriter {
 
     /// The next frame is the first one with content: what the time to first token is measured to (O1).
     pub fn content(&mut self) {
-        self.log.mark_content();
+        if !std::mem::replace(&mut self.content, true) {
+            self.log.mark_content();
+        }
     }
 
     /// The answer failed and the client has been told so in the stream: a later `Ok` end counts as this failure.
@@ -86,9 +96,16 @@ impl FlightWriter {
     /// # Errors
     /// [`Closed`] when no subscriber is left: stop working.
     pub async fn push(&mut self, frame: Bytes) -> Result<(), Closed> {
+        self.push_all([frame]).await
+    }
+
+    /// Append several in one step: the readers are woken once.
+    ///
+    /// # Errors
+    /// As [`push`](Self::push).
+    pub async fn push_all(&mut self, frames: impl IntoIterator<Item = Bytes>) -> Result<(), Closed> {
         self.commit();
-        self.log.append(frame)?;
-        self.log.room().await
+        if self.log.append(frames)? { Ok(()) } else { self.log.room().await }
     }
 
     /// End the flight. `stream` says whether a failure after the head is told as an SSE event (S5).
@@ -108,12 +125,11 @@ impl FlightWriter {
             let Failure { error, cause } = failure;
             self.log.publish(Head { status: error.status, headers: error.response_headers() });
             // With no subscriber left there is nobody to tell.
-            let _ = self.log.append(error.body().clone());
+            let _ = self.log.append([error.body().clone()]);
             self.log.end(End::Failed(cause));
         } else {
             if stream {
-                let _ = self.log.append(failure.error.sse_event());
-                let _ = self.log.append(DONE);
+                let _ = self.log.append([failure.error.sse_event(), DONE]);
             }
             self.log.end(End::Failed(failure.cause));
         }

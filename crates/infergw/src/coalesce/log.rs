@@ -173,24 +173,27 @@ impl Log {
         state.content.get_or_insert(next);
     }
 
-    pub(super) fn append(&self, bytes: Bytes) -> Result<(), Closed> {
+    /// Append these frames in one step; whether the log is still within its bound. If it is not, wait for [`room`](Self::room).
+    pub(super) fn append(&self, frames: impl IntoIterator<Item = Bytes>) -> Result<bool, Closed> {
         let mut state = self.lock();
         if state.readers.is_empty() {
             return Err(Closed);
         }
-        if bytes.is_empty() || state.end.is_some() {
-            return Ok(());
+        if state.end.is_some() {
+            return Ok(true);
         }
-        state.written += bytes.len() as u64;
-        state.held += bytes.len();
-        self.total.held.fetch_add(bytes.len(), Ordering::Relaxed);
-        let until = state.written;
-        state.frames.push_back(Frame { bytes, until });
-        if state.held > self.bounds.join_window {
-            state.open = false;
+        let before = state.held;
+        for bytes in frames.into_iter().filter(|bytes| !bytes.is_empty()) {
+            state.written += bytes.len() as u64;
+            state.held += bytes.len();
+            let until = state.written;
+            state.frames.push_back(Frame { bytes, until });
         }
+        self.total.held.fetch_add(state.held - before, Ordering::Relaxed);
+        let room = state.held <= self.bounds.join_window;
+        state.open &= room;
         state.wake_readers();
-        Ok(())
+        Ok(room)
     }
 
     /// Wait until the log is within its bound again; cut who lags behind a faster reader.

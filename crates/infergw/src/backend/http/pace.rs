@@ -1,15 +1,37 @@
 //! Time limits of one answer: one timer for the limit of the current step and that of the whole.
 
-use std::future::{Future, poll_fn};
-use std::pin::{Pin, pin};
+use std::future::Future;
+use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use pin_project_lite::pin_project;
 use tokio::time::{Instant, Sleep, sleep_until};
 
 /// The limit that was reached, by the name of its setting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Expired(pub(super) &'static str);
+
+pin_project! {
+    /// Work within limits. A type and not an `async fn`, which would hold the work twice: as its argument and pinned.
+    pub(super) struct Within<'a, F> {
+        pace: &'a mut Pace,
+        #[pin]
+        work: F,
+    }
+}
+
+impl<F: Future> Future for Within<'_, F> {
+    type Output = Result<F::Output, Expired>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.project();
+        match this.work.poll(cx) {
+            Poll::Ready(output) => Poll::Ready(Ok(output)),
+            Poll::Pending => this.pace.poll_expired(cx).map(Err),
+        }
+    }
+}
 
 /// Deadlines of an answer. Moving a deadline costs no timer: the timer looks at the deadlines when it fires.
 #[derive(Debug)]
@@ -44,13 +66,8 @@ impl Pace {
     ///
     /// # Errors
     /// The limit that was reached first.
-    pub(super) async fn within<F: Future>(&mut self, work: F) -> Result<F::Output, Expired> {
-        let mut work = pin!(work);
-        poll_fn(|cx| match work.as_mut().poll(cx) {
-            Poll::Ready(output) => Poll::Ready(Ok(output)),
-            Poll::Pending => self.poll_expired(cx).map(Err),
-        })
-        .await
+    pub(super) fn within<F: Future>(&mut self, work: F) -> Within<'_, F> {
+        Within { pace: self, work }
     }
 
     fn poll_expired(&mut self, cx: &mut Context<'_>) -> Poll<Expired> {

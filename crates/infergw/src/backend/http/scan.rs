@@ -73,8 +73,8 @@ impl Scanner {
     }
 
     /// What is left at the end of the stream: an event that lacks its blank line.
-    pub(super) fn rest(self) -> Bytes {
-        self.partial.freeze()
+    pub(super) fn rest(&mut self) -> Bytes {
+        self.partial.split().freeze()
     }
 }
 

@@ -1,9 +1,11 @@
 //! What the relay needs to know of an event: the end, a finish, a failure. Everything else passes unread (A2).
 
 use std::borrow::Cow;
+use std::sync::LazyLock;
 
 use bytes::Bytes;
-use memchr::{memchr2, memmem};
+use memchr::memchr2;
+use memchr::memmem::Finder;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
@@ -105,24 +107,29 @@ impl Watch {
 ///
 /// Inside JSON strings the quotation marks of these names would be escaped, so text never looks like them.
 fn worth_parsing(data: &[u8]) -> bool {
-    ["\"finish_reason\"", "\"error\""].iter().any(|name| {
-        memmem::find_iter(data, name).any(|at| {
-            let after = data.get(at + name.len()..).unwrap_or_default().trim_ascii_start();
+    TELLING.iter().any(|name| {
+        name.find_iter(data).any(|at| {
+            let after = data.get(at + name.needle().len()..).unwrap_or_default().trim_ascii_start();
             let value = after.strip_prefix(b":").map(<[u8]>::trim_ascii_start);
             value.is_some_and(|value| !value.starts_with(b"null"))
         })
     })
 }
 
+/// What tells of a finish or an error. Prepared once: that costs more than a search through an event does.
+static TELLING: LazyLock<[Finder<'static>; 2]> = LazyLock::new(|| ["\"finish_reason\"", "\"error\""].map(Finder::new));
+
 /// Where content stands in the events of the endpoints that are relayed.
-const CONTENT: [&str; 6] =
-    ["\"content\":", "\"text\":", "\"reasoning_content\":", "\"reasoning\":", "\"tool_calls\":", "\"refusal\":"];
+static CONTENT: LazyLock<[Finder<'static>; 6]> = LazyLock::new(|| {
+    ["\"content\":", "\"text\":", "\"reasoning_content\":", "\"reasoning\":", "\"tool_calls\":", "\"refusal\":"]
+        .map(Finder::new)
+});
 
 /// Whether the data has content. Looked for as text until the first content has come, which is an event or two.
 fn has_content(data: &[u8]) -> bool {
     CONTENT.iter().any(|name| {
-        memmem::find_iter(data, name).any(|at| {
-            let value = data.get(at + name.len()..).unwrap_or_default().trim_ascii_start();
+        name.find_iter(data).any(|at| {
+            let value = data.get(at + name.needle().len()..).unwrap_or_default().trim_ascii_start();
             !(value.starts_with(b"\"\"") || value.starts_with(b"null") || value.starts_with(b"[]"))
         })
     })

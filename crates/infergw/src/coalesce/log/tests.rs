@@ -68,7 +68,7 @@ proptest! {
                 // A producer that was told to wait does wait.
                 Action::Append(size) if !waiting => {
                     let frame: Bytes = (0..size).map(|i| (n + i) as u8).collect::<Vec<_>>().into();
-                    if log.append(frame.clone()).is_ok() {
+                    if log.append([frame.clone()]).is_ok() {
                         written.extend_from_slice(&frame);
                     }
                 }
@@ -119,9 +119,9 @@ proptest! {
 #[test]
 fn m1_a_lone_slow_reader_makes_the_producer_wait() {
     let (log, mut cursor) = Log::start(bounds(100), true, total());
-    log.append(Bytes::from(vec![1; 90])).unwrap();
+    log.append([Bytes::from(vec![1; 90])]).unwrap();
     assert!(room(&log).is_ready());
-    log.append(Bytes::from(vec![2; 90])).unwrap();
+    log.append([Bytes::from(vec![2; 90])]).unwrap();
     assert!(room(&log).is_pending());
     assert!(matches!(poll(&mut cursor), Poll::Ready(Step::Frame(_))));
     assert!(room(&log).is_ready());
@@ -132,7 +132,7 @@ fn m1_a_slow_reader_beside_a_fast_one_is_cut() {
     let (log, mut fast) = Log::start(bounds(100), true, total());
     let mut slow = log.subscribe().unwrap();
     for _ in 0..3 {
-        log.append(Bytes::from(vec![1; 60])).unwrap();
+        log.append([Bytes::from(vec![1; 60])]).unwrap();
         assert!(drain(&mut fast).1.is_pending());
         assert_eq!(room(&log), Poll::Ready(Ok(())));
     }
@@ -146,7 +146,7 @@ fn an_unshared_log_frees_what_its_reader_has_read() {
     let sum = total();
     let (log, mut cursor) = Log::start(bounds(1000), false, Arc::clone(&sum));
     assert!(log.subscribe().is_none());
-    log.append(Bytes::from_static(b"abc")).unwrap();
+    log.append([Bytes::from_static(b"abc")]).unwrap();
     assert_eq!(poll(&mut cursor), Poll::Ready(Step::Frame(Bytes::from_static(b"abc"))));
     assert_eq!(sum.held(), 0);
 }
@@ -170,7 +170,7 @@ async fn c2_nobody_joins_past_the_age_the_number_or_the_end() {
 fn over_the_total_no_flight_takes_joiners() {
     let sum = Arc::new(LogTotal::new(10));
     let (log, _reader) = Log::start(bounds(1000), true, Arc::clone(&sum));
-    log.append(Bytes::from(vec![1; 11])).unwrap();
+    log.append([Bytes::from(vec![1; 11])]).unwrap();
     assert!(log.subscribe().is_none());
     let (other, _other_reader) = Log::start(bounds(1000), true, sum);
     assert!(other.subscribe().is_none());
