@@ -4,7 +4,8 @@ import os
 import shutil
 import subprocess
 
-from places import BIN
+from gateway import Gateway
+from places import BIN, DEMO_MODEL
 
 
 def run(*arguments, folder):
@@ -38,3 +39,11 @@ def test_without_any_backend_it_says_how_to_get_one(tmp_path):
     result = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=30)
     assert result.returncode != 0
     assert "make demo-model" in result.stderr and "--upstream" in result.stderr, result.stderr
+
+
+def test_without_any_flag_it_serves_the_fetched_demo_model(tmp_path):
+    """The README's `cargo run -p infergw`: the model is where `make demo-model` leaves it."""
+    (tmp_path / ".demo").mkdir()
+    (tmp_path / ".demo" / "smollm2-135m.gguf").symlink_to(DEMO_MODEL)
+    with Gateway(folder=tmp_path, ready_within=120) as gateway:
+        assert gateway.chat("Say yes.", max_tokens=3).json()["usage"]["completion_tokens"] == 3

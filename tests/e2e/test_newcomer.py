@@ -1,6 +1,7 @@
 """What somebody sees who has just typed `make serve`: the README's examples, on the real model."""
 
 import concurrent.futures
+import re
 import subprocess
 
 import sse
@@ -63,8 +64,12 @@ def test_three_identical_streams_share_one_generation(demo):
     assert roles == ["follower", "follower", "leader"]
     assert len({raw for _, raw in answers}) == 1
     assert answers[0][1].endswith(b"data: [DONE]\n\n")
-    assert len({headers["x-request-id"] for headers, _ in answers}) == 3
+    ids = {headers["x-request-id"]: headers["x-infergw-coalesce"] for headers, _ in answers}
+    assert len(ids) == 3
     assert demo.metric(GENERATIONS) - before == 1
+    logged = re.findall(r'coalesce request_id=(\S+) key=([0-9a-f]{12}) role="(\w+)"$', demo.log, re.MULTILINE)
+    flights = [(key, role) for id, key, role in logged if id in ids and role == ids[id]]
+    assert len(flights) == 3 and len({key for key, _ in flights}) == 1
 
 
 def test_three_different_streams_are_three_generations(demo):
