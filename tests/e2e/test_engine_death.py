@@ -1,5 +1,6 @@
 """An engine that is killed in the middle of a stream: the stream ends with an error, the gateway lives, the engine may come back."""
 
+import tempfile
 import time
 
 import pytest
@@ -97,3 +98,17 @@ def test_a_follower_keeps_the_generation_alive(group, tmp_path):
                 events = follower.all()
         assert sse.finish(events) == ["length"] and events[-1] == "[DONE]"
         assert '"event": "abort"' not in engine.log
+
+
+def test_a_group_over_ipc_dies_and_returns(tmp_path):
+    """Sockets in a folder that only their owner can enter, instead of ports."""
+    with tempfile.TemporaryDirectory() as folder:  # the paths of sockets are at most 107 bytes long
+        handshake = f"ipc://{folder}/group"
+        arguments = ("--engines", handshake, "--model", MODEL, "--tokenizer", DEMO_MODEL)
+        with Gateway(*arguments, folder=tmp_path, ready_within=None) as gateway:
+            for _ in range(2):
+                with ReferenceEngine(handshake, "--simulate", folder=tmp_path) as engine:
+                    gateway.wait_ready(30)
+                    assert gateway.chat("Hello", max_tokens=5, ignore_eos=True).json()["usage"]["completion_tokens"] == 5
+                    engine.kill()
+                    gateway.wait_unready(3)

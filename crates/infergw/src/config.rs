@@ -246,7 +246,8 @@ impl std::fmt::Debug for Upstream {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct EngineGroup {
-    /// The address that the engines dial, such as `tcp://127.0.0.1:30500`. The gateway binds it.
+    /// The address that the engines dial, such as `tcp://127.0.0.1:30500` or `ipc:///run/infergw/group`. The gateway binds
+    /// it, and two sockets more beside it: on free ports of the same host, or `-input` and `-output` at the same path.
     pub handshake: String,
     /// Data-parallel ranks in the group.
     #[serde(default = "one")]

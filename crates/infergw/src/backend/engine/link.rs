@@ -79,17 +79,40 @@ async fn witness(mut group: GroupWatch, address: String) {
 }
 
 fn client_config(group: &EngineGroup) -> ClientConfig {
-    // Input and output stand beside the handshake, on free ports that the engines are told.
-    let host = group.handshake.rsplit_once(':').map_or(group.handshake.as_str(), |(host, _)| host);
     ClientConfig {
         handshake_address: group.handshake.clone(),
-        input_address: format!("{host}:0"),
-        output_address: format!("{host}:0"),
+        input_address: beside(&group.handshake, "input"),
+        output_address: beside(&group.handshake, "output"),
         first_engine_index: 0,
         num_engines: group.ranks,
         routing: Routing::Aggregated(LoadBalance::LeastInFlight),
         // Nobody waits for the handshake: see `into_client`.
         handshake_timeout: Duration::from_secs(600),
         send_timeout: SEND_LIMIT,
+    }
+}
+
+/// Where the socket `name` stands, which the engines are told: on a free port of the handshake's host, or in its folder.
+fn beside(handshake: &str, name: &str) -> String {
+    if handshake == "ipc://*" {
+        return handshake.to_owned();
+    }
+    if handshake.starts_with("ipc://") {
+        return format!("{handshake}-{name}");
+    }
+    let host = handshake.rsplit_once(':').map_or(handshake, |(host, _)| host);
+    format!("{host}:0")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn input_and_output_stand_beside_the_handshake() {
+        assert_eq!(beside("tcp://127.0.0.1:30500", "input"), "tcp://127.0.0.1:0");
+        assert_eq!(beside("tcp://[::1]:30500", "input"), "tcp://[::1]:0");
+        assert_eq!(beside("ipc:///run/infergw/group", "output"), "ipc:///run/infergw/group-output");
+        assert_eq!(beside("ipc://*", "output"), "ipc://*");
     }
 }
