@@ -11,9 +11,8 @@ use infergw::backend::engine::choice::{Choice, Delta, Step};
 use infergw::backend::engine::events::{Events, Identity};
 use infergw::backend::engine::model::TextModel;
 use infergw::backend::engine::prepare::TextSide;
-use infergw::backend::engine::request::{Output, Sampling};
+use infergw::backend::engine::request::{Dialect, Output, Sampling};
 use infergw::backend::engine::tokenize::encode;
-use infergw::types::Endpoint;
 
 const STREAMS: usize = 64;
 const ROUNDS: usize = 2_000;
@@ -39,11 +38,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let body = serde_json::json!({"model": "m", "messages": [{"role": "user", "content": long}]}).to_string();
     let side = Arc::new(TextSide { model, control: None });
     let tokens =
-        side.prepare(Endpoint::ChatCompletions, body.as_bytes()).map_err(|e| format!("{e:?}"))?.prompts[0].ids.len();
+        side.prepare(Dialect::ChatCompletions, body.as_bytes()).map_err(|e| format!("{e:?}"))?.prompts[0].ids.len();
     let start = Instant::now();
     const PROMPTS: u32 = 50;
     for _ in 0..PROMPTS {
-        std::hint::black_box(side.prepare(Endpoint::ChatCompletions, body.as_bytes()).is_ok());
+        std::hint::black_box(side.prepare(Dialect::ChatCompletions, body.as_bytes()).is_ok());
     }
     report(&format!("prompt of {tokens} tokens in"), (start.elapsed() / PROMPTS).as_nanos() as f64, "ns");
     Ok(())
@@ -56,7 +55,7 @@ fn out(model: &TextModel, ids: &[u32], stops: Vec<String>, size: usize) -> f64 {
     let mut streams: Vec<(Choice, Events, Delta)> = (0..STREAMS)
         .map(|_| {
             let choice = Choice::new(Arc::clone(&model.table), &output, &Sampling::default(), Arc::from([2]));
-            let events = Events::new(Endpoint::ChatCompletions, identity, false, Arc::clone(&model.table));
+            let events = Events::new(Dialect::ChatCompletions, identity, false, Arc::clone(&model.table));
             (choice, events, Delta::default())
         })
         .collect();

@@ -10,6 +10,9 @@ use crate::api::error::ApiError;
 use crate::config::ApiKey;
 use crate::types::Caller;
 
+/// Where clients of Anthropic's API present their key.
+pub const API_KEY: &str = "x-api-key";
+
 /// The keys that callers may present.
 #[derive(Debug)]
 pub struct Admission {
@@ -31,17 +34,18 @@ impl Admission {
     }
 
     /// Who presents these headers. Two callers may share a flight only with equal scopes (C3, C4): with keys that is the
-    /// tenant, without keys it is the `Authorization` that goes on to the upstream.
+    /// tenant, without keys it is what goes on to the upstream of
+    /// `Authorization` and `x-api-key`.
     ///
     /// # Errors
     /// 401 where a key is needed and none of ours is presented.
     pub fn enter(&self, headers: &HeaderMap) -> Result<Caller, ApiError> {
         let presented = headers.get(AUTHORIZATION).map(|value| value.as_bytes());
         if !self.needs_key() {
-            let scope = presented.map_or([0; 32], digest);
+            let scope = credentials(headers);
             return Ok(Caller { tenant: Arc::clone(&self.open), scope });
         }
-        let key = presented.and_then(bearer).or_else(|| headers.get("x-api-key").map(|value| value.as_bytes()));
+        let key = presented.and_then(bearer).or_else(|| headers.get(API_KEY).map(|value| value.as_bytes()));
         let presented = digest(key.ok_or_else(ApiError::unauthorized)?);
         let mut found = None;
         for (key, tenant) in &self.keys {
@@ -59,8 +63,18 @@ impl Admission {
     pub fn hide_key(&self, headers: &mut HeaderMap) {
         if self.needs_key() {
             headers.remove(AUTHORIZATION);
-            headers.remove("x-api-key");
+            headers.remove(API_KEY);
         }
+    }
+}
+
+/// What goes on to an upstream that may tell callers apart by it.
+fn credentials(headers: &HeaderMap) -> [u8; 32] {
+    let presented = [AUTHORIZATION.as_str(), API_KEY].map(|name| headers.get(name).map(|value| value.as_bytes()));
+    match presented {
+        [None, None] => [0; 32],
+        [Some(value), None] => digest(value),
+        [authorization, key] => digest(&[authorization.map_or([0; 32], digest), key.map_or([1; 32], digest)].concat()),
     }
 }
 
@@ -111,6 +125,9 @@ mod tests {
         let open = Admission::new(&[]);
         let scope = |key: &str| open.enter(&headers("authorization", key)).unwrap().scope;
         assert_ne!(scope("Bearer x"), scope("Bearer y"));
+        let scope = |key: &str| open.enter(&headers("x-api-key", key)).unwrap().scope;
+        assert_ne!(scope("x"), scope("y"));
+        assert_ne!(scope("x"), open.enter(&HeaderMap::new()).unwrap().scope);
     }
 
     #[test]

@@ -33,9 +33,10 @@ where
     B: Body<Data = Bytes> + Unpin,
 {
     let request_id = request_id(request.headers());
+    let shape = Endpoint::of(request.uri().path()).map(Endpoint::errors).unwrap_or_default();
     let mut response = match routed(&gateway, request, &request_id).await {
         Ok(response) => response,
-        Err(error) => refusal(&error),
+        Err(error) => refusal(&error.in_shape(shape)),
     };
     if let Ok(id) = HeaderValue::try_from(request_id.as_ref()) {
         response.headers_mut().insert(REQUEST_ID, id);
@@ -67,10 +68,8 @@ where
         (Route::Metrics, _) => Err(ApiError::unknown_path()),
         (Route::Models, _) => Ok(health::models(gateway)),
         (Route::Model(model), _) => health::model(gateway, &model),
-        (Route::Generate(endpoint), Some(caller)) => {
-            generate(gateway, endpoint, request, (caller, Arc::clone(id))).await
-        }
-        (Route::Generate(_), None) => Err(ApiError::unauthorized()),
+        (Route::Ask(endpoint), Some(caller)) => generate(gateway, endpoint, request, (caller, Arc::clone(id))).await,
+        (Route::Ask(_), None) => Err(ApiError::unauthorized()),
     }
 }
 
@@ -97,7 +96,7 @@ where
     record.known(gateway.pool.label(&question.model), &question.caller.tenant);
 
     // Step 4: join, or lead. The leader's flight goes on in `Pool::answer`, in a task of its own.
-    let stream = question.stream;
+    let (stream, shape) = (question.stream, question.endpoint.errors());
     let key = if shared { Key::of(&question) } else { None };
     let pool = Arc::clone(&gateway.pool);
     let id = Arc::clone(&question.request_id);
@@ -114,7 +113,7 @@ where
         tracing::info!(request_id = %id, key = %key.short(), role = role.as_str(), "coalesce");
     }
     let silence = if stream { gateway.config.timeouts.keep_alive } else { Duration::ZERO };
-    subscribed(cursor, KeepAlive::every(silence), record, role).await
+    subscribed(cursor, KeepAlive::every(silence, shape), record, role).await
 }
 
 /// Step 7: the head comes from the flight, so that an upstream's 429 is a 429 for all; then the body, event by event.
@@ -202,6 +201,9 @@ where
     body::check_depth(&bytes, gateway.config.limits.max_depth)?;
     let (mut question, envelope) = api::question(endpoint, &parts.headers, bytes, caller, request_id)?;
     gateway.admission.hide_key(&mut question.headers);
+    if question.model.is_empty() {
+        question.model = gateway.pool.only_model()?;
+    }
     gateway.pool.check_model(&question.model)?;
     let policy = &gateway.config.coalesce;
     let shared = match if question.stream { policy.stream } else { policy.non_stream } {
@@ -209,7 +211,7 @@ where
         Sharing::Deterministic => envelope.deterministic,
         Sharing::Off => false,
     };
-    let shared = shared && !header::opts_out(&parts.headers);
+    let shared = shared && endpoint.generates() && !header::opts_out(&parts.headers);
     Ok((question, shared))
 }
 

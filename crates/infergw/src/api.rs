@@ -26,7 +26,7 @@ pub fn question(
     caller: Caller,
     request_id: Arc<str>,
 ) -> Result<(Question, Envelope), ApiError> {
-    let envelope = Envelope::parse(&body)?;
+    let envelope = Envelope::parse(endpoint, &body)?;
     let rank = header::rank(headers, envelope.rank)?;
     let question = Question {
         endpoint,

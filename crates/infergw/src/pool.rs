@@ -60,6 +60,21 @@ impl Pool {
         Err(ApiError::model_not_found(model))
     }
 
+    /// The model that is meant where a question names none: the only one.
+    ///
+    /// # Errors
+    /// 400 where there are several, 503 where none is known yet.
+    pub fn only_model(&self) -> Result<String, ApiError> {
+        let mut models = self.models();
+        match (models.pop_first(), models.is_empty()) {
+            (Some(model), true) => Ok(model),
+            (Some(_), false) => {
+                Err(ApiError::invalid("Several models are served: the field 'model' is required.", Some("model")))
+            }
+            (None, _) => Err(ApiError::unavailable("No model is known yet. /readyz says why.", RETRY_AFTER)),
+        }
+    }
+
     /// The name of a model that a backend lists; `None` where only the client has named it (O1).
     pub fn label(&self, model: &str) -> Option<Arc<str>> {
         self.backends.iter().find_map(|backend| backend.label(model))
@@ -80,6 +95,7 @@ impl Pool {
     /// Answer `question` into `writer`: on the next ready backend in turn, and where that fails before anything has gone to
     /// a client, on each other one at most once.
     pub async fn answer(&self, question: &Question, mut writer: FlightWriter) {
+        writer.errors(question.endpoint.errors());
         let result = tokio::select! {
             result = self.run(question, &mut writer) => result,
             // Over the drain limit: an error event instead of a cut connection (R7).

@@ -14,7 +14,7 @@ use tokio::time::{Instant, Sleep, sleep};
 use crate::api::error::ApiError;
 use crate::coalesce::log::{Cursor, Step};
 use crate::observe::{Outcome, Record};
-use crate::types::DONE;
+use crate::types::ErrorShape;
 
 /// The comment that keeps a silent stream open (S8).
 const KEEP_ALIVE: Bytes = Bytes::from_static(b": keep-alive\n\n");
@@ -101,12 +101,14 @@ pub struct KeepAlive {
     timer: Option<Pin<Box<Sleep>>>,
     /// A response head of our own went out, before that of the flight.
     early: bool,
+    /// How the stream tells of an error.
+    errors: ErrorShape,
 }
 
 impl KeepAlive {
     /// Zero is never.
-    pub fn every(interval: Duration) -> Self {
-        Self { interval, timer: None, early: false }
+    pub fn every(interval: Duration, errors: ErrorShape) -> Self {
+        Self { interval, timer: None, early: false, errors }
     }
 
     /// Ready when the stream has been silent for the interval.
@@ -174,7 +176,7 @@ impl Reader {
             Step::Frame(frame) => {
                 self.keep_alive.restart();
                 self.look_at_head();
-                let frame = if matches!(self.state, State::ReadingError) { error_event(&frame) } else { frame };
+                let frame = if matches!(self.state, State::ReadingError) { self.error_event(frame) } else { frame };
                 let content = !self.record.has_content() && self.cursor.has_content();
                 self.record.sent(frame.len(), content);
                 Poll::Ready(Some(frame))
@@ -187,9 +189,14 @@ impl Reader {
             Step::Cut => {
                 self.state = State::Over;
                 self.record.end(Outcome::Cut);
-                Poll::Ready(Some(cut_off()))
+                Poll::Ready(Some(ApiError::lagged().stream_end(self.keep_alive.errors)))
             }
         }
+    }
+
+    /// The body of an error as the end of a stream whose head has gone out (S5).
+    fn error_event(&self, body: Bytes) -> Bytes {
+        ApiError::upstream_event(body).stream_end(self.keep_alive.errors)
     }
 
     fn look_at_head(&mut self) {
@@ -200,18 +207,4 @@ impl Reader {
             self.state = if events { State::Reading } else { State::ReadingError };
         }
     }
-}
-
-/// The body of an error as the end of a stream whose head has gone out (S5).
-fn error_event(body: &Bytes) -> Bytes {
-    let mut events = ApiError::upstream_event(body.clone()).sse_event().to_vec();
-    events.extend_from_slice(&DONE);
-    events.into()
-}
-
-/// What a subscriber gets that was too slow for its flight (M1).
-fn cut_off() -> Bytes {
-    let mut events = ApiError::lagged().sse_event().to_vec();
-    events.extend_from_slice(&DONE);
-    events.into()
 }

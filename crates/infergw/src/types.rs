@@ -8,24 +8,9 @@ use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 
 use crate::api::error::ApiError;
 
-/// An endpoint of the OpenAI API that asks for a generation.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Endpoint {
-    /// `POST /v1/chat/completions`
-    ChatCompletions,
-    /// `POST /v1/completions`
-    Completions,
-}
+mod endpoint;
 
-impl Endpoint {
-    /// The path as the client and an HTTP upstream know it.
-    pub fn path(self) -> &'static str {
-        match self {
-            Endpoint::ChatCompletions => "/v1/chat/completions",
-            Endpoint::Completions => "/v1/completions",
-        }
-    }
-}
+pub use endpoint::{ENDPOINTS, Endpoint, ErrorShape, Row, StreamEnd};
 
 /// Who asks. Made by [`crate::admit`]; two callers with equal `scope` may share a flight.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -14,6 +14,7 @@ use tokio::time::timeout;
 
 use super::error::ApiError;
 use crate::config::Limits;
+use crate::types::{Endpoint, StreamEnd};
 
 /// Read a body of at most `limits.max_body` bytes, with at most `pause` between its pieces.
 ///
@@ -97,7 +98,7 @@ fn skip_string(bytes: &mut std::slice::Iter<'_, u8>) {
 /// The fields that the gateway needs whatever the backend is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Envelope {
-    /// `model`
+    /// `model`; empty where it is not named and need not be.
     pub model: String,
     /// `stream`
     pub stream: bool,
@@ -116,23 +117,32 @@ impl Envelope {
     ///
     /// # Errors
     /// 400 for what is no JSON object, and for a field of a wrong type, by its name.
-    pub fn parse(body: &[u8]) -> Result<Self, ApiError> {
+    pub fn parse(endpoint: Endpoint, body: &[u8]) -> Result<Self, ApiError> {
         let fields: Fields<'_> = serde_json::from_slice(body).map_err(|error| not_json(&error))?;
         let model = typed::<String>("model", fields.model, "a string")?;
-        let model = model.ok_or_else(|| ApiError::invalid("The field 'model' is required.", Some("model")))?;
-        let stream = typed::<bool>("stream", fields.stream, "true or false")?.unwrap_or(false);
-        let options = typed::<StreamOptions>("stream_options", fields.stream_options, "an object")?;
+        if model.is_none() && endpoint.row().names_model {
+            return Err(ApiError::invalid("The field 'model' is required.", Some("model")));
+        }
+        // Where nothing is streamed, a field of this name is the backend's business.
+        let stream = match endpoint.generates() {
+            true => typed::<bool>("stream", fields.stream, "true or false")?.unwrap_or(false),
+            false => false,
+        };
+        let options = match endpoint.end() {
+            StreamEnd::Choices => typed::<StreamOptions>("stream_options", fields.stream_options, "an object")?,
+            _ => None,
+        };
         if options.is_some() && !stream {
             let message = "'stream_options' is only allowed with 'stream': true.";
             return Err(ApiError::invalid(message, Some("stream_options")));
         }
         let rank = typed::<u16>("data_parallel_rank", fields.rank, "an integer from 0 to 65535")?;
         Ok(Self {
-            model,
+            model: model.unwrap_or_default(),
             stream,
             include_usage: options.is_some_and(|options| options.include_usage == Some(true)),
             rank,
-            choices: choices(&fields),
+            choices: if endpoint.end() == StreamEnd::Choices { choices(&fields) } else { 1 },
             deterministic: fields.is_deterministic(),
         })
     }
@@ -252,7 +262,7 @@ mod tests {
     use super::*;
 
     fn refusal(body: &str) -> (u16, String) {
-        let error = Envelope::parse(body.as_bytes()).unwrap_err();
+        let error = Envelope::parse(Endpoint::ChatCompletions, body.as_bytes()).unwrap_err();
         (error.status.as_u16(), String::from_utf8(error.body().to_vec()).unwrap())
     }
 
@@ -282,13 +292,15 @@ mod tests {
     #[test]
     fn a2_unknown_fields_and_odd_values_are_the_backends_business() {
         let body = r#"{"mode\u006c":"m","stream":null,"n":"many","x":[1e999,{"y":null}],"stream_options":null}"#;
-        let envelope = Envelope::parse(body.as_bytes()).unwrap();
+        let envelope = Envelope::parse(Endpoint::ChatCompletions, body.as_bytes()).unwrap();
         assert_eq!((envelope.model.as_str(), envelope.stream, envelope.choices), ("m", false, 1));
     }
 
     #[test]
     fn s3_choices_are_n_times_the_prompts() {
-        let choices = |rest: &str| Envelope::parse(format!("{{\"model\":\"m\"{rest}}}").as_bytes()).unwrap().choices;
+        let choices = |rest: &str| {
+            Envelope::parse(Endpoint::ChatCompletions, format!("{{\"model\":\"m\"{rest}}}").as_bytes()).unwrap().choices
+        };
         assert_eq!(choices(""), 1);
         assert_eq!(choices(r#","n":3"#), 3);
         assert_eq!(choices(r#","n":2,"prompt":["a","b"]"#), 4);

@@ -5,6 +5,8 @@ use http::header::{CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderMap, HeaderValue, StatusCode};
 use serde::Serialize;
 
+mod shape;
+
 /// An error as the client sees it: a status, extra headers and an OpenAI-shaped body.
 #[derive(Debug, Clone)]
 pub struct ApiError {
@@ -62,6 +64,12 @@ impl ApiError {
     pub fn unknown_path() -> Self {
         let message = "Unknown path. The endpoints are under /v1; see the README.";
         Self::new(StatusCode::NOT_FOUND, "invalid_request_error", message, None, Some("unknown_url"))
+    }
+
+    /// 400: the model is served by an engine, and engines have nothing to answer this endpoint with.
+    pub fn unsupported_endpoint(path: &str) -> Self {
+        let message = format!("{path} is not supported by this model's engine.");
+        Self::new(StatusCode::BAD_REQUEST, "invalid_request_error", &message, None, Some("unsupported_endpoint"))
     }
 
     /// 405 with the allowed method.
@@ -149,6 +157,7 @@ impl ApiError {
         struct Code {
             code: u16,
         }
+        let data = shape::nested(data);
         let named =
             serde_json::from_slice::<Coded>(&data).ok().and_then(|coded| StatusCode::from_u16(coded.error.code).ok());
         let status = named.filter(|s| s.is_client_error() || s.is_server_error()).unwrap_or(StatusCode::BAD_GATEWAY);
@@ -165,16 +174,6 @@ impl ApiError {
         let mut headers = self.headers.clone();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
         headers
-    }
-
-    /// The SSE form for a stream whose head has gone out (S5). `[DONE]` follows it, written by the flight.
-    pub fn sse_event(&self) -> Bytes {
-        let mut event = Vec::with_capacity(self.body.len() + 8);
-        event.extend_from_slice(b"data: ");
-        // One line: a relayed body may be pretty-printed.
-        event.extend(self.body.iter().map(|&b| if b == b'\n' || b == b'\r' { b' ' } else { b }));
-        event.extend_from_slice(b"\n\n");
-        event.into()
     }
 }
 

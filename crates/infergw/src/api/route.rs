@@ -8,8 +8,8 @@ use crate::types::Endpoint;
 /// What a request asks for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Route {
-    /// A generation.
-    Generate(Endpoint),
+    /// A question for a backend.
+    Ask(Endpoint),
     /// The list of models.
     Models,
     /// One model.
@@ -29,24 +29,25 @@ impl Route {
     /// 404 for an unknown path, 405 for a known one with the wrong method.
     pub fn of(method: &Method, path: &str) -> Result<Self, ApiError> {
         let route = match path {
-            "/v1/chat/completions" => Route::Generate(Endpoint::ChatCompletions),
-            "/v1/completions" => Route::Generate(Endpoint::Completions),
             "/v1/models" => Route::Models,
             "/healthz" => Route::Health,
             "/readyz" => Route::Ready,
             "/metrics" => Route::Metrics,
-            _ => match path.strip_prefix("/v1/models/") {
-                Some(model) if !model.is_empty() => Route::Model(decoded(model).ok_or_else(ApiError::unknown_path)?),
+            _ => match (Endpoint::of(path), path.strip_prefix("/v1/models/")) {
+                (Some(endpoint), _) => Route::Ask(endpoint),
+                (None, Some(model)) if !model.is_empty() => {
+                    Route::Model(decoded(model).ok_or_else(ApiError::unknown_path)?)
+                }
                 _ => return Err(ApiError::unknown_path()),
             },
         };
         let allowed = match route {
-            Route::Generate(_) => method == Method::POST,
+            Route::Ask(_) => method == Method::POST,
             _ => method == Method::GET || method == Method::HEAD,
         };
         match (allowed, &route) {
             (true, _) => Ok(route),
-            (false, Route::Generate(_)) => Err(ApiError::method_not_allowed("POST")),
+            (false, Route::Ask(_)) => Err(ApiError::method_not_allowed("POST")),
             (false, _) => Err(ApiError::method_not_allowed("GET")),
         }
     }
@@ -83,8 +84,9 @@ mod tests {
     #[test]
     fn a4_paths_and_methods() {
         let route = |method: Method, path| Route::of(&method, path).map_err(|error| error.status.as_u16());
-        assert_eq!(route(Method::POST, "/v1/chat/completions"), Ok(Route::Generate(Endpoint::ChatCompletions)));
+        assert_eq!(route(Method::POST, "/v1/chat/completions"), Ok(Route::Ask(Endpoint::ChatCompletions)));
         assert_eq!(route(Method::GET, "/v1/chat/completions"), Err(405));
+        assert_eq!(route(Method::POST, "/v1/messages/count_tokens"), Ok(Route::Ask(Endpoint::CountTokens)));
         assert_eq!(route(Method::POST, "/healthz"), Err(405));
         assert_eq!(route(Method::GET, "/v1/models/org%2Fmodel"), Ok(Route::Model("org/model".into())));
         assert_eq!(route(Method::GET, "/v1/models/org/model"), Ok(Route::Model("org/model".into())));

@@ -38,6 +38,7 @@ use generate::Generation;
 use link::Link;
 use model::TextModel;
 use prepare::{Prepared, TextSide};
+use request::Dialect;
 use submit::{IdMint, Plan};
 use tokenize::{ControlTokens, TextWork};
 
@@ -109,7 +110,15 @@ impl EngineBackend {
     /// # Errors
     /// See [`crate::backend::Backend::run`].
     pub async fn run(&self, question: &Question, writer: &mut FlightWriter) -> Result<(), Failure> {
-        let prepared = self.prepare(question).await?;
+        match question.endpoint {
+            Endpoint::ChatCompletions => self.generate(question, Dialect::ChatCompletions, writer).await,
+            Endpoint::Completions => self.generate(question, Dialect::Completions, writer).await,
+            other => Err(Failure::new(Cause::Refused, ApiError::unsupported_endpoint(other.path()))),
+        }
+    }
+
+    async fn generate(&self, question: &Question, dialect: Dialect, writer: &mut FlightWriter) -> Result<(), Failure> {
+        let prepared = self.prepare(question, dialect).await?;
         let client = &self.link.client;
         if !client.is_serving() {
             return Err(failure::not_ready());
@@ -120,7 +129,7 @@ impl EngineBackend {
         // The engine's own limit counts: it may serve less context than the model was made for.
         let served = client.engines().iter().map(|e| e.ready.max_model_len).filter(|&n| n > 0).min();
         let context = served.and_then(|n| u64::try_from(n).ok()).or(model.context);
-        let budgets = submit::budgets(&prepared, context, question.endpoint).map_err(refused)?;
+        let budgets = submit::budgets(&prepared, context, dialect).map_err(refused)?;
         let ends = submit::ends(model, &prepared.request.sampling).map_err(refused)?;
 
         let mut streams = Vec::with_capacity(budgets.len() * prepared.request.n);
@@ -133,18 +142,18 @@ impl EngineBackend {
                 streams.push(stream.map_err(|error| failure::submit(&error, question.rank.is_some()))?);
             }
         }
-        let prefix = match question.endpoint {
-            Endpoint::ChatCompletions => "chatcmpl",
-            Endpoint::Completions => "cmpl",
+        let prefix = match dialect {
+            Dialect::ChatCompletions => "chatcmpl",
+            Dialect::Completions => "cmpl",
         };
         let id = format!("{prefix}-{}", self.ids.mint());
-        let generation = Generation { question, prepared: &prepared, table: &model.table, ends, id };
+        let generation = Generation { question, dialect, prepared: &prepared, table: &model.table, ends, id };
         generation.run(streams, &self.timeouts, writer).await
     }
 
-    async fn prepare(&self, question: &Question) -> Result<Prepared, Failure> {
-        let (text, body, endpoint) = (Arc::clone(&self.text), question.body.clone(), question.endpoint);
-        let prepared = self.work.run(body.len(), move || text.prepare(endpoint, &body)).await;
+    async fn prepare(&self, question: &Question, dialect: Dialect) -> Result<Prepared, Failure> {
+        let (text, body) = (Arc::clone(&self.text), question.body.clone());
+        let prepared = self.work.run(body.len(), move || text.prepare(dialect, &body)).await;
         let failed = || {
             let message = "The gateway failed to make the prompt's tokens.";
             Failure::new(Cause::Backend, ApiError::internal(message))

@@ -19,7 +19,7 @@ use crate::backend::{BackendStatus, Fitness, StartError};
 use crate::coalesce::flight::FlightWriter;
 use crate::config::{Limits, Timeouts, Upstream};
 use crate::hop_by_hop::strip_hop_by_hop;
-use crate::types::{Cause, DONE, Failure, Head, Question};
+use crate::types::{Cause, Failure, Head, Question};
 
 mod connect;
 mod learn;
@@ -195,6 +195,7 @@ impl Inner {
         // Events inside a compressed body cannot be seen.
         headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
         if let Some(key) = &self.key {
+            headers.remove("x-api-key");
             headers.insert(AUTHORIZATION, key.clone());
         }
         if let Ok(id) = HeaderValue::try_from(&*question.request_id) {
@@ -299,17 +300,24 @@ impl Inner {
             return Err(Failure::new(Cause::Backend, error));
         }
         writer.head(head);
-        let mut stream = Stream::new(exchange, self.limits.max_event, question.choices);
+        let mut stream = Stream::new(exchange, self.limits.max_event, question.choices, question.endpoint.end());
         let opened = Instant::now();
         loop {
             self.next_step(&mut pace, stream.watch(), opened);
             let waited = pace.within(poll_fn(|cx| stream.poll_arrived(cx))).await;
             if let Err(expired) = waited {
                 // What has every finish_reason is whole, however it ends (S4).
-                return if stream.watch().complete() { done(writer).await } else { Err(timed_out(&expired)) };
+                return if stream.watch().complete() {
+                    done(stream.watch(), writer).await
+                } else {
+                    Err(timed_out(&expired))
+                };
             }
             if stream.watch().has_content() {
                 writer.content();
+            }
+            if stream.watch().failed() {
+                writer.failed(Cause::Backend);
             }
             if stream.has_events() {
                 pace.wait();
@@ -327,7 +335,7 @@ impl Inner {
                 Some(Halt::Scan(Stop::Held)) => return Err(held(stream.watch_mut())),
                 Some(Halt::Scan(Stop::TooLarge)) => return Err(too_large("limits.max_event")),
                 Some(Halt::End) => return end_of_stream(stream, writer).await,
-                Some(Halt::Broken) if stream.watch().complete() => return done(writer).await,
+                Some(Halt::Broken) if stream.watch().complete() => return done(stream.watch(), writer).await,
                 Some(Halt::Broken) => return Err(truncated()),
             }
         }
@@ -360,8 +368,10 @@ impl Inner {
     }
 }
 
-async fn done(writer: &mut FlightWriter) -> Result<(), Failure> {
-    let _ = writer.push(DONE).await;
+async fn done(watch: &Watch, writer: &mut FlightWriter) -> Result<(), Failure> {
+    if let Some(terminator) = watch.terminator() {
+        let _ = writer.push(terminator).await;
+    }
     Ok(())
 }
 
@@ -375,14 +385,14 @@ async fn end_of_stream(mut stream: Stream, writer: &mut FlightWriter) -> Result<
         event.extend_from_slice(b"\n\n");
         match watch.see_rest(&event) {
             Some(scan::Verdict::Hold) => return Err(held(watch)),
-            Some(scan::Verdict::Last) => return done(writer).await,
+            Some(scan::Verdict::Last) => return done(watch, writer).await,
             Some(scan::Verdict::Pass) => {
                 let _ = writer.push(event.into()).await;
             }
             None => {}
         }
     }
-    if watch.complete() { done(writer).await } else { Err(truncated()) }
+    if watch.complete() { done(watch, writer).await } else { Err(truncated()) }
 }
 
 /// An event was held back: an error of the upstream's, or `[DONE]` without any finish_reason.

@@ -7,7 +7,7 @@ use bytes::Bytes;
 
 use super::log::{Closed, Log};
 use crate::api::error::ApiError;
-use crate::types::{Cause, DONE, End, Failure, Head};
+use crate::types::{Cause, End, ErrorShape, Failure, Head};
 
 /// Run `lead` in the flight's own task until it ends or its last subscriber leaves; then call `land`.
 ///
@@ -54,17 +54,23 @@ pub struct FlightWriter {
     /// The first content has been marked.
     content: bool,
     ended: bool,
+    errors: ErrorShape,
 }
 
 impl FlightWriter {
     /// The writer of an empty log.
     pub(super) fn new(log: Arc<Log>) -> Self {
-        Self { log, head: None, failed: None, content: false, ended: false }
+        Self { log, head: None, failed: None, content: false, ended: false, errors: ErrorShape::default() }
     }
 
     /// Set the answer's head. It is published with the first [`push`](Self::push), [`commit`](Self::commit) or end.
     pub fn head(&mut self, head: Head) {
         self.head = Some(head);
+    }
+
+    /// Set the shape that failures are told in.
+    pub fn errors(&mut self, shape: ErrorShape) {
+        self.errors = shape;
     }
 
     /// Whether the head has been published: from then on nothing may be retried.
@@ -123,13 +129,14 @@ impl FlightWriter {
     fn fail(&mut self, failure: Failure, stream: bool) {
         if !self.committed() {
             let Failure { error, cause } = failure;
+            let error = error.in_shape(self.errors);
             self.log.publish(Head { status: error.status, headers: error.response_headers() });
             // With no subscriber left there is nobody to tell.
             let _ = self.log.append([error.body().clone()]);
             self.log.end(End::Failed(cause));
         } else {
             if stream {
-                let _ = self.log.append([failure.error.sse_event(), DONE]);
+                let _ = self.log.append([failure.error.stream_end(self.errors)]);
             }
             self.log.end(End::Failed(failure.cause));
         }

@@ -7,6 +7,7 @@ mod api;
 mod coalescing;
 mod disconnects;
 mod drain;
+mod endpoints;
 mod resources;
 mod routing;
 mod security;

@@ -13,7 +13,8 @@ use serde_json::{Value, json};
 
 use super::choice::{Delta, Reason, TokenLogprob};
 use super::detokenize::TokenTable;
-use crate::types::{Endpoint, Usage};
+use super::request::Dialect;
+use crate::types::Usage;
 
 /// What log probability stands for minus infinity, which JSON cannot say; as in vLLM.
 const LEAST_LOGPROB: f64 = -9999.0;
@@ -21,7 +22,7 @@ const LEAST_LOGPROB: f64 = -9999.0;
 /// Writes the events of one streaming answer.
 #[derive(Debug)]
 pub struct Events {
-    endpoint: Endpoint,
+    endpoint: Dialect,
     /// Up to and including `"choices":[`.
     head: Vec<u8>,
     include_usage: bool,
@@ -41,10 +42,10 @@ pub struct Identity<'a> {
 
 impl Events {
     /// Events for `endpoint`; `table` says what tokens look like in log probabilities.
-    pub fn new(endpoint: Endpoint, identity: Identity<'_>, include_usage: bool, table: Arc<TokenTable>) -> Self {
+    pub fn new(endpoint: Dialect, identity: Identity<'_>, include_usage: bool, table: Arc<TokenTable>) -> Self {
         let object = match endpoint {
-            Endpoint::ChatCompletions => "chat.completion.chunk",
-            Endpoint::Completions => "text_completion",
+            Dialect::ChatCompletions => "chat.completion.chunk",
+            Dialect::Completions => "text_completion",
         };
         let mut head = Vec::with_capacity(160);
         head.extend_from_slice(b"data: {\"id\":");
@@ -59,7 +60,7 @@ impl Events {
 
     /// The first event of a choice: who speaks. Completions have none.
     pub fn role(&self, out: &mut Vec<u8>, choice: usize) {
-        if self.endpoint == Endpoint::ChatCompletions {
+        if self.endpoint == Dialect::ChatCompletions {
             out.extend_from_slice(&self.head);
             let _ = write!(out, "{{\"index\":{choice},");
             out.extend_from_slice(
@@ -74,12 +75,12 @@ impl Events {
         out.extend_from_slice(&self.head);
         index(out, choice);
         match self.endpoint {
-            Endpoint::ChatCompletions => {
+            Dialect::ChatCompletions => {
                 out.extend_from_slice(b",\"delta\":{\"content\":");
                 string(out, &delta.text);
                 out.push(b'}');
             }
-            Endpoint::Completions => {
+            Dialect::Completions => {
                 out.extend_from_slice(b",\"text\":");
                 string(out, &delta.text);
             }
@@ -101,8 +102,8 @@ impl Events {
         out.extend_from_slice(&self.head);
         index(out, choice);
         out.extend_from_slice(match self.endpoint {
-            Endpoint::ChatCompletions => b",\"delta\":{}",
-            Endpoint::Completions => b",\"text\":\"\"",
+            Dialect::ChatCompletions => b",\"delta\":{}",
+            Dialect::Completions => b",\"text\":\"\"",
         });
         let _ = write!(out, ",\"logprobs\":null,\"finish_reason\":\"{}\"}}", reason.as_str());
         self.close(out);
@@ -150,7 +151,7 @@ pub struct WholeChoice {
 
 /// The body of an answer that is not streamed.
 pub fn body(
-    endpoint: Endpoint,
+    endpoint: Dialect,
     identity: Identity<'_>,
     choices: &[WholeChoice],
     usage: Usage,
@@ -163,13 +164,13 @@ pub fn body(
             let reason = choice.reason.map(Reason::as_str);
             let logprobs = choice.logprobs.as_deref().map(|l| logprobs(endpoint, l, table, 0));
             match endpoint {
-                Endpoint::ChatCompletions => json!({
+                Dialect::ChatCompletions => json!({
                     "index": index,
                     "message": {"role": "assistant", "content": choice.text, "refusal": null},
                     "logprobs": logprobs,
                     "finish_reason": reason,
                 }),
-                Endpoint::Completions => json!({
+                Dialect::Completions => json!({
                     "index": index,
                     "text": choice.text,
                     "logprobs": logprobs,
@@ -179,8 +180,8 @@ pub fn body(
         })
         .collect();
     let object = match endpoint {
-        Endpoint::ChatCompletions => "chat.completion",
-        Endpoint::Completions => "text_completion",
+        Dialect::ChatCompletions => "chat.completion",
+        Dialect::Completions => "text_completion",
     };
     let body = json!({
         "id": identity.id,
@@ -202,10 +203,10 @@ fn usage_json(usage: Usage) -> Value {
     })
 }
 
-fn logprobs(endpoint: Endpoint, tokens: &[TokenLogprob], table: &TokenTable, offset: usize) -> Value {
+fn logprobs(endpoint: Dialect, tokens: &[TokenLogprob], table: &TokenTable, offset: usize) -> Value {
     match endpoint {
-        Endpoint::ChatCompletions => chat_logprobs(tokens, table),
-        Endpoint::Completions => completion_logprobs(tokens, table, offset),
+        Dialect::ChatCompletions => chat_logprobs(tokens, table),
+        Dialect::Completions => completion_logprobs(tokens, table, offset),
     }
 }
 

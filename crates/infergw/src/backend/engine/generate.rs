@@ -18,14 +18,16 @@ use super::detokenize::TokenTable;
 use super::events::{Events, Identity, WholeChoice, body};
 use super::failure;
 use super::prepare::Prepared;
+use super::request::Dialect;
 use crate::api::error::ApiError;
 use crate::coalesce::flight::FlightWriter;
 use crate::config::Timeouts;
-use crate::types::{Cause, DONE, Endpoint, Failure, Head, Question, Usage};
+use crate::types::{Cause, DONE, Failure, Head, Question, Usage};
 
 /// A submitted request: its choices and the streams that feed them, in the order of their index.
 pub(super) struct Generation<'a> {
     pub(super) question: &'a Question,
+    pub(super) dialect: Dialect,
     pub(super) prepared: &'a Prepared,
     pub(super) table: &'a Arc<TokenTable>,
     pub(super) ends: Arc<[u32]>,
@@ -113,7 +115,7 @@ impl Generation<'_> {
     }
 
     fn teller(&self) -> Teller {
-        let endpoint = self.question.endpoint;
+        let endpoint = self.dialect;
         let created = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
         let identity = Identity { id: &self.id, created, model: &self.question.model };
         if self.question.stream {
@@ -246,7 +248,7 @@ enum Teller {
         buffer: Vec<u8>,
     },
     Body {
-        endpoint: Endpoint,
+        endpoint: Dialect,
         id: String,
         created: u64,
         model: String,

@@ -6,10 +6,9 @@ use serde_json::Value;
 
 use super::model::TextModel;
 use super::prompt::Conversation;
-use super::request::{Input, Prompt, Request};
+use super::request::{Dialect, Input, Prompt, Request};
 use super::tokenize::{ControlTokens, encode};
 use crate::api::error::ApiError;
-use crate::types::Endpoint;
 
 /// A request that is ready for an engine, if its prompts fit the context.
 #[derive(Debug)]
@@ -43,7 +42,7 @@ impl TextSide {
     ///
     /// # Errors
     /// A 400 that says what is wrong with the request.
-    pub fn prepare(self: &Arc<Self>, endpoint: Endpoint, body: &[u8]) -> Result<Prepared, ApiError> {
+    pub fn prepare(self: &Arc<Self>, endpoint: Dialect, body: &[u8]) -> Result<Prepared, ApiError> {
         let mut request = Request::parse(endpoint, body, self.model.table.len())?;
         let echo = request.output.echo;
         let prompts = match &mut request.input {
@@ -98,10 +97,10 @@ impl TextSide {
 }
 
 /// The field that holds an endpoint's prompt, for errors.
-pub fn param_of(endpoint: Endpoint) -> &'static str {
+pub fn param_of(endpoint: Dialect) -> &'static str {
     match endpoint {
-        Endpoint::ChatCompletions => "messages",
-        Endpoint::Completions => "prompt",
+        Dialect::ChatCompletions => "messages",
+        Dialect::Completions => "prompt",
     }
 }
 

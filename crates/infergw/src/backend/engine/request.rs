@@ -8,7 +8,6 @@ use serde_json::{Map, Value};
 
 use super::prompt::Conversation;
 use crate::api::error::ApiError;
-use crate::types::Endpoint;
 
 mod conversation;
 mod fields;
@@ -16,6 +15,15 @@ mod sampling;
 
 use fields::Fields;
 pub use sampling::{Grammar, Sampling};
+
+/// The two forms of a request that the text path knows. What other endpoints take is brought into one of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Dialect {
+    /// A conversation, for the chat template.
+    ChatCompletions,
+    /// Prompts as they are.
+    Completions,
+}
 
 /// Most choices of one request: `n` times the number of prompts (A7).
 pub const MAX_CHOICES: usize = 128;
@@ -134,7 +142,7 @@ impl Request {
     ///
     /// # Errors
     /// A 400 that names the field and what is allowed.
-    pub fn parse(endpoint: Endpoint, body: &[u8], vocabulary: usize) -> Result<Self, ApiError> {
+    pub fn parse(endpoint: Dialect, body: &[u8], vocabulary: usize) -> Result<Self, ApiError> {
         let body: Value = serde_json::from_slice(body)
             .map_err(|e| ApiError::invalid(&format!("The body is not valid JSON: {e}."), None))?;
         let Value::Object(body) = body else {
@@ -152,11 +160,11 @@ impl Request {
             echo: false,
         };
         let input = match endpoint {
-            Endpoint::ChatCompletions => {
+            Dialect::ChatCompletions => {
                 output.logprobs = chat_logprobs(&fields)?;
                 conversation::parse(&body, &fields)?
             }
-            Endpoint::Completions => {
+            Dialect::Completions => {
                 output.logprobs = fields.int("logprobs", 0..=20)?.map(|n| n as u8);
                 output.echo = fields.flag("echo")?.unwrap_or(false);
                 prompts(&body, &fields, vocabulary, n)?

@@ -8,9 +8,8 @@ use ts_wire::{Dict, SamplingParams, TokenizedGenerateReqInput};
 
 use super::model::TextModel;
 use super::prepare::{Prepared, PromptTokens, param_of};
-use super::request::{Grammar, Sampling};
+use super::request::{Dialect, Grammar, Sampling};
 use crate::api::error::ApiError;
-use crate::types::Endpoint;
 
 /// Most stop tokens that an engine takes, the model's end tokens included.
 const MAX_STOP_IDS: usize = 16;
@@ -60,7 +59,7 @@ pub fn ends(model: &TextModel, sampling: &Sampling) -> Result<Arc<[u32]>, ApiErr
 ///
 /// # Errors
 /// A prompt, or a prompt with its explicit limit, that is longer than the context: 400 with both numbers (A5).
-pub fn budgets(prepared: &Prepared, context: Option<u64>, endpoint: Endpoint) -> Result<Vec<Option<i64>>, ApiError> {
+pub fn budgets(prepared: &Prepared, context: Option<u64>, endpoint: Dialect) -> Result<Vec<Option<i64>>, ApiError> {
     prepared.prompts.iter().map(|prompt| budget(prompt, &prepared.request.sampling, context, endpoint)).collect()
 }
 
@@ -68,7 +67,7 @@ fn budget(
     prompt: &PromptTokens,
     sampling: &Sampling,
     context: Option<u64>,
-    endpoint: Endpoint,
+    endpoint: Dialect,
 ) -> Result<Option<i64>, ApiError> {
     let length = prompt.ids.len();
     let known = context.and_then(|context| i64::try_from(context).ok());

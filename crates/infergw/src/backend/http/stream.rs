@@ -8,6 +8,7 @@ use bytes::Bytes;
 use super::connect::Exchange;
 use super::scan::{Scanner, Stop};
 use super::watch::Watch;
+use crate::types::StreamEnd;
 
 /// Most bytes that are taken in one turn: more would only keep the readers waiting.
 const TURN: usize = 64 << 10;
@@ -35,9 +36,9 @@ pub(super) enum Halt {
 }
 
 impl Stream {
-    /// The beginning of an answer of `choices` choices. An event may have `max_event` bytes.
-    pub(super) fn new(exchange: Exchange, max_event: usize, choices: usize) -> Self {
-        let (scanner, watch) = (Scanner::new(max_event), Watch::new(choices));
+    /// The beginning of an answer of `choices` choices that ends so. An event may have `max_event` bytes.
+    pub(super) fn new(exchange: Exchange, max_event: usize, choices: usize, end: StreamEnd) -> Self {
+        let (scanner, watch) = (Scanner::new(max_event), Watch::new(choices, end));
         Self { exchange, scanner, watch, events: Vec::new(), halt: None }
     }
 

@@ -10,6 +10,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::scan::Verdict;
+use crate::types::{DONE, StreamEnd};
 
 /// Most choices whose finish is kept count of.
 const MAX_CHOICES: usize = 1024;
@@ -17,6 +18,12 @@ const MAX_CHOICES: usize = 1024;
 /// Watches the events of one stream.
 #[derive(Debug)]
 pub(super) struct Watch {
+    /// How a whole answer ends.
+    end: StreamEnd,
+    /// The event that ends a whole answer has come, where that is not `[DONE]`.
+    ended: bool,
+    /// It said that the answer failed.
+    failed: bool,
     /// Choices that a whole answer has.
     choices: usize,
     /// The choices that have their finish_reason.
@@ -44,10 +51,54 @@ struct Choice<'a> {
     finish_reason: Option<&'a RawValue>,
 }
 
+#[derive(Deserialize)]
+struct Typed<'a> {
+    #[serde(borrow, default)]
+    r#type: Option<Cow<'a, str>>,
+    #[serde(borrow, default)]
+    error: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    delta: Option<MessageDelta<'a>>,
+}
+
+#[derive(Deserialize)]
+struct MessageDelta<'a> {
+    #[serde(borrow, default)]
+    stop_reason: Option<&'a RawValue>,
+}
+
+#[derive(Deserialize)]
+struct Native<'a> {
+    #[serde(default)]
+    index: u64,
+    #[serde(borrow, default)]
+    meta_info: Option<MetaInfo<'a>>,
+    #[serde(borrow, default)]
+    error: Option<&'a RawValue>,
+}
+
+#[derive(Deserialize)]
+struct MetaInfo<'a> {
+    #[serde(borrow, default)]
+    finish_reason: Option<&'a RawValue>,
+}
+
+/// The event that ends a message, where the upstream has left it out.
+const MESSAGE_STOP: Bytes = Bytes::from_static(b"event: message_stop\ndata: {\"type\":\"message_stop\"}\n\n");
+
 impl Watch {
-    /// At the beginning of an answer of so many choices.
-    pub(super) fn new(choices: usize) -> Self {
-        Self { choices, finished: Vec::new(), begun: false, content: false, error: None }
+    /// At the beginning of an answer of so many choices that ends so.
+    pub(super) fn new(choices: usize, end: StreamEnd) -> Self {
+        Self {
+            end,
+            ended: false,
+            failed: false,
+            choices,
+            finished: Vec::new(),
+            begun: false,
+            content: false,
+            error: None,
+        }
     }
 
     /// Look at one whole event.
@@ -59,20 +110,77 @@ impl Watch {
             // Without a finish the answer is not whole; the caller says so before the end (S3).
             return if self.finished.is_empty() { Verdict::Hold } else { Verdict::Last };
         }
-        if !worth_parsing(&data) {
+        if !worth_parsing(self.end, &data) {
             return Verdict::Pass;
+        }
+        match self.end {
+            StreamEnd::Choices => {}
+            StreamEnd::Message | StreamEnd::Response => return self.typed(&data),
+            StreamEnd::MetaInfo | StreamEnd::Never => return self.meta_info(&data),
         }
         let Ok(chunk) = serde_json::from_slice::<Chunk<'_>>(&data) else { return Verdict::Pass };
         if chunk.error.is_some() {
-            self.error = Some(Bytes::copy_from_slice(&data));
-            return Verdict::Hold;
+            return self.hold(&data);
         }
         for choice in chunk.choices.iter().flatten().filter(|choice| choice.finish_reason.is_some()) {
-            if !self.finished.contains(&choice.index) && self.finished.len() < MAX_CHOICES {
-                self.finished.push(choice.index);
-            }
+            self.finish(choice.index);
         }
         Verdict::Pass
+    }
+
+    /// An event that says its type: of Anthropic's messages, or of responses.
+    fn typed(&mut self, data: &[u8]) -> Verdict {
+        let Ok(event) = serde_json::from_slice::<Typed<'_>>(data) else { return Verdict::Pass };
+        match (event.r#type.as_deref(), self.end) {
+            (Some("error"), _) => return self.hold(data),
+            (None, _) if event.error.is_some() => return self.hold(data),
+            (Some("message_delta"), StreamEnd::Message)
+                if event.delta.is_some_and(|delta| delta.stop_reason.is_some()) =>
+            {
+                self.finish(0);
+            }
+            (Some("message_stop"), StreamEnd::Message)
+            // A response that failed says so itself, whole.
+            | (Some("response.completed" | "response.incomplete" | "response.failed"), StreamEnd::Response) => {
+                self.finish(0);
+                self.ended = true;
+                self.failed = event.r#type.as_deref() == Some("response.failed");
+            }
+            _ => {}
+        }
+        Verdict::Pass
+    }
+
+    /// A chunk of SGLang's own form: several choices tell theirs by `index`.
+    fn meta_info(&mut self, data: &[u8]) -> Verdict {
+        let Ok(chunk) = serde_json::from_slice::<Native<'_>>(data) else { return Verdict::Pass };
+        if chunk.error.is_some() {
+            return self.hold(data);
+        }
+        if chunk.meta_info.is_some_and(|info| info.finish_reason.is_some()) {
+            self.finish(chunk.index);
+        }
+        Verdict::Pass
+    }
+
+    fn hold(&mut self, data: &[u8]) -> Verdict {
+        self.error = Some(Bytes::copy_from_slice(data));
+        Verdict::Hold
+    }
+
+    fn finish(&mut self, choice: u64) {
+        if !self.finished.contains(&choice) && self.finished.len() < MAX_CHOICES {
+            self.finished.push(choice);
+        }
+    }
+
+    /// What a whole answer lacks that ended without `[DONE]` (S4).
+    pub(super) fn terminator(&self) -> Option<Bytes> {
+        match self.end {
+            StreamEnd::Choices | StreamEnd::MetaInfo => Some(DONE),
+            StreamEnd::Message if !self.ended => Some(MESSAGE_STOP),
+            StreamEnd::Message | StreamEnd::Response | StreamEnd::Never => None,
+        }
     }
 
     /// Look at an event that lacks its blank line, at the end of the stream; `None` if its data is not whole.
@@ -85,6 +193,11 @@ impl Watch {
     /// Whether every choice has its finish_reason: the answer is complete, whatever comes (S4).
     pub(super) fn complete(&self) -> bool {
         self.finished.len() >= self.choices.max(1)
+    }
+
+    /// Whether the answer itself says that it failed.
+    pub(super) fn failed(&self) -> bool {
+        self.failed
     }
 
     /// Whether an event with data has come.
@@ -106,7 +219,10 @@ impl Watch {
 /// Whether the data names a finish or an error that is not null. Most events do not, and are not parsed.
 ///
 /// Inside JSON strings the quotation marks of these names would be escaped, so text never looks like them.
-fn worth_parsing(data: &[u8]) -> bool {
+fn worth_parsing(end: StreamEnd, data: &[u8]) -> bool {
+    if matches!(end, StreamEnd::Message | StreamEnd::Response) {
+        return TYPES.iter().any(|name| name.find(data).is_some());
+    }
     TELLING.iter().any(|name| {
         name.find_iter(data).any(|at| {
             let after = data.get(at + name.needle().len()..).unwrap_or_default().trim_ascii_start();
@@ -119,10 +235,26 @@ fn worth_parsing(data: &[u8]) -> bool {
 /// What tells of a finish or an error. Prepared once: that costs more than a search through an event does.
 static TELLING: LazyLock<[Finder<'static>; 2]> = LazyLock::new(|| ["\"finish_reason\"", "\"error\""].map(Finder::new));
 
-/// Where content stands in the events of the endpoints that are relayed.
-static CONTENT: LazyLock<[Finder<'static>; 6]> = LazyLock::new(|| {
-    ["\"content\":", "\"text\":", "\"reasoning_content\":", "\"reasoning\":", "\"tool_calls\":", "\"refusal\":"]
+/// The same, of the APIs whose events say their type.
+static TYPES: LazyLock<[Finder<'static>; 5]> = LazyLock::new(|| {
+    ["\"message_", "\"response.completed\"", "\"response.incomplete\"", "\"response.failed\"", "\"error\""]
         .map(Finder::new)
+});
+
+/// Where content stands in the events of the endpoints that are relayed.
+static CONTENT: LazyLock<[Finder<'static>; 9]> = LazyLock::new(|| {
+    [
+        "\"content\":",
+        "\"text\":",
+        "\"reasoning_content\":",
+        "\"reasoning\":",
+        "\"tool_calls\":",
+        "\"refusal\":",
+        "\"thinking\":",
+        "\"partial_json\":",
+        "\"delta\":",
+    ]
+    .map(Finder::new)
 });
 
 /// Whether the data has content. Looked for as text until the first content has come, which is an event or two.
@@ -130,7 +262,10 @@ fn has_content(data: &[u8]) -> bool {
     CONTENT.iter().any(|name| {
         name.find_iter(data).any(|at| {
             let value = data.get(at + name.needle().len()..).unwrap_or_default().trim_ascii_start();
-            !(value.starts_with(b"\"\"") || value.starts_with(b"null") || value.starts_with(b"[]"))
+            !(value.starts_with(b"\"\"")
+                || value.starts_with(b"{")
+                || value.starts_with(b"null")
+                || value.starts_with(b"[]"))
         })
     })
 }
@@ -174,7 +309,7 @@ mod tests {
 
     #[test]
     fn s4_the_answer_is_complete_when_every_choice_has_its_finish() {
-        let mut watch = Watch::new(2);
+        let mut watch = Watch::new(2, StreamEnd::Choices);
         see(&mut watch, r#"{"choices":[{"index":0,"delta":{"content":"x"},"finish_reason":null}]}"#);
         assert!(!watch.complete());
         see(&mut watch, r#"{"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}"#);
@@ -187,7 +322,7 @@ mod tests {
 
     #[test]
     fn text_that_looks_like_a_finish_is_none() {
-        let mut watch = Watch::new(1);
+        let mut watch = Watch::new(1, StreamEnd::Choices);
         see(&mut watch, r#"{"choices":[{"index":0,"delta":{"content":"\"finish_reason\":\"stop\""}}]}"#);
         see(&mut watch, r#"{"choices":[{"index":0,"delta":{},"vendor":{"finish_reason":"stop"}}]}"#);
         assert!(!watch.complete());
@@ -196,7 +331,7 @@ mod tests {
 
     #[test]
     fn s2_data_lines_are_joined_and_may_lack_the_space() {
-        let mut watch = Watch::new(1);
+        let mut watch = Watch::new(1, StreamEnd::Choices);
         watch.see("\u{feff}: hello\r\ndata:{\"choices\":[{\"finish_reason\":\r\ndata: \"stop\"}]}\r\n\r\n".as_bytes());
         assert!(watch.complete());
         assert_eq!(watch.see(b"data:[DONE]\r\r"), Verdict::Last);
@@ -204,7 +339,7 @@ mod tests {
 
     #[test]
     fn comments_are_no_events() {
-        let mut watch = Watch::new(1);
+        let mut watch = Watch::new(1, StreamEnd::Choices);
         assert_eq!(watch.see(b": ping\n\n"), Verdict::Pass);
         assert_eq!(watch.see(b"\n"), Verdict::Pass);
         assert!(!watch.begun());
@@ -214,7 +349,7 @@ mod tests {
 
     #[test]
     fn o1_the_role_is_no_content() {
-        let mut watch = Watch::new(1);
+        let mut watch = Watch::new(1, StreamEnd::Choices);
         see(&mut watch, r#"{"choices":[{"delta":{"role":"assistant","content":""}}]}"#);
         see(&mut watch, r#"{"choices":[{"delta":{"role":"assistant","content": null,"tool_calls":[]}}]}"#);
         assert!(!watch.has_content());
@@ -224,7 +359,7 @@ mod tests {
 
     #[test]
     fn s5_an_error_event_is_held() {
-        let mut watch = Watch::new(1);
+        let mut watch = Watch::new(1, StreamEnd::Choices);
         assert_eq!(see(&mut watch, r#"{"error": null, "choices": []}"#), Verdict::Pass);
         assert_eq!(see(&mut watch, r#"{"error": {"message": "out of memory"}}"#), Verdict::Hold);
         assert_eq!(watch.take_error().as_deref(), Some(&br#"{"error": {"message": "out of memory"}}"#[..]));

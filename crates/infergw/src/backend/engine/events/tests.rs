@@ -35,7 +35,7 @@ proptest! {
         let table = Arc::clone(&TABLE);
         let delta = Delta { text: text.clone(), logprobs: Vec::new() };
         let mut out = Vec::new();
-        let chat = Events::new(Endpoint::ChatCompletions, IDENTITY, usage, Arc::clone(&table));
+        let chat = Events::new(Dialect::ChatCompletions, IDENTITY, usage, Arc::clone(&table));
         chat.role(&mut out, choice);
         chat.delta(&mut out, choice, &delta, 0);
         chat.finish(&mut out, choice, Reason::Length);
@@ -45,7 +45,7 @@ proptest! {
             chat_event(choice, json!({}), Value::Null, json!("length"), usage),
         ]);
         let mut out = Vec::new();
-        let completions = Events::new(Endpoint::Completions, IDENTITY, usage, Arc::clone(&table));
+        let completions = Events::new(Dialect::Completions, IDENTITY, usage, Arc::clone(&table));
         completions.role(&mut out, choice);
         completions.delta(&mut out, choice, &delta, 0);
         let event = events(&out).pop().unwrap();
@@ -60,7 +60,7 @@ fn s7_usage_event() {
     let usage = Usage { prompt_tokens: 3, completion_tokens: 4, cached_tokens: 2 };
     for (wanted, count) in [(true, 1), (false, 0)] {
         let mut out = Vec::new();
-        Events::new(Endpoint::ChatCompletions, IDENTITY, wanted, Arc::clone(&TABLE)).usage(&mut out, usage);
+        Events::new(Dialect::ChatCompletions, IDENTITY, wanted, Arc::clone(&TABLE)).usage(&mut out, usage);
         let events = events(&out);
         assert_eq!(events.len(), count);
         if let Some(event) = events.first() {
@@ -84,7 +84,7 @@ fn u9_logprobs_carry_bytes() {
     ];
     let mut out = Vec::new();
     let delta = Delta { text: "hello".into(), logprobs: tokens.clone() };
-    Events::new(Endpoint::ChatCompletions, IDENTITY, false, Arc::clone(&TABLE)).delta(&mut out, 0, &delta, 0);
+    Events::new(Dialect::ChatCompletions, IDENTITY, false, Arc::clone(&TABLE)).delta(&mut out, 0, &delta, 0);
     let event = events(&out).pop().unwrap();
     let content = &event["choices"][0]["logprobs"]["content"];
     assert_eq!(content[0]["bytes"], json!([0xF0, 0x9F]));
@@ -94,7 +94,7 @@ fn u9_logprobs_carry_bytes() {
     assert_eq!(content[1]["top_logprobs"], json!([]));
 
     let mut out = Vec::new();
-    Events::new(Endpoint::Completions, IDENTITY, false, Arc::clone(&TABLE)).delta(&mut out, 0, &delta, 10);
+    Events::new(Dialect::Completions, IDENTITY, false, Arc::clone(&TABLE)).delta(&mut out, 0, &delta, 10);
     let event = events(&out).pop().unwrap();
     let logprobs = &event["choices"][0]["logprobs"];
     assert_eq!(logprobs["text_offset"], json!([10, 11]));
@@ -107,7 +107,7 @@ fn u9_logprobs_carry_bytes() {
 fn body_of_a_whole_answer() {
     let choice = |text: &str| WholeChoice { text: text.into(), logprobs: None, reason: Some(Reason::Stop) };
     let usage = Usage { prompt_tokens: 1, completion_tokens: 2, cached_tokens: 0 };
-    let chat = body(Endpoint::ChatCompletions, IDENTITY, &[choice("a"), choice("b")], usage, &TABLE);
+    let chat = body(Dialect::ChatCompletions, IDENTITY, &[choice("a"), choice("b")], usage, &TABLE);
     let chat: Value = serde_json::from_slice(&chat).unwrap();
     assert_eq!(chat["object"], "chat.completion");
     assert_eq!(chat["choices"][1]["index"], 1);
@@ -115,6 +115,6 @@ fn body_of_a_whole_answer() {
     assert_eq!(chat["choices"][0]["finish_reason"], "stop");
     assert_eq!(chat["usage"]["total_tokens"], 3);
     let text: Value =
-        serde_json::from_slice(&body(Endpoint::Completions, IDENTITY, &[choice("a")], usage, &TABLE)).unwrap();
+        serde_json::from_slice(&body(Dialect::Completions, IDENTITY, &[choice("a")], usage, &TABLE)).unwrap();
     assert_eq!((&text["object"], &text["choices"][0]["text"]), (&json!("text_completion"), &json!("a")));
 }

@@ -11,7 +11,7 @@ fn chat(extra: Value) -> Result<Request, ApiError> {
     for (key, value) in extra.as_object().unwrap() {
         body[key] = value.clone();
     }
-    Request::parse(Endpoint::ChatCompletions, body.to_string().as_bytes(), VOCABULARY)
+    Request::parse(Dialect::ChatCompletions, body.to_string().as_bytes(), VOCABULARY)
 }
 
 /// The `param` of a 400, which names the field.
@@ -176,7 +176,7 @@ fn a1_what_is_no_history() {
 }
 
 fn completion(body: Value) -> Result<Request, ApiError> {
-    Request::parse(Endpoint::Completions, body.to_string().as_bytes(), VOCABULARY)
+    Request::parse(Dialect::Completions, body.to_string().as_bytes(), VOCABULARY)
 }
 
 /// A7: the four forms of a prompt.

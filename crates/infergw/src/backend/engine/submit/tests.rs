@@ -17,12 +17,12 @@ fn prepared(extra: Value, prompt: usize) -> Prepared {
     for (key, value) in extra.as_object().unwrap() {
         body[key] = value.clone();
     }
-    let request = Request::parse(Endpoint::ChatCompletions, body.to_string().as_bytes(), 49152).unwrap();
+    let request = Request::parse(Dialect::ChatCompletions, body.to_string().as_bytes(), 49152).unwrap();
     Prepared { request, prompts: vec![PromptTokens { ids: vec![7; prompt], shown: None }] }
 }
 
 fn too_long(prepared: &Prepared, context: u64) -> Value {
-    let error = budgets(prepared, Some(context), Endpoint::ChatCompletions).unwrap_err();
+    let error = budgets(prepared, Some(context), Dialect::ChatCompletions).unwrap_err();
     assert_eq!(error.status, 400);
     serde_json::from_slice::<Value>(error.body()).unwrap()["error"].clone()
 }
@@ -44,12 +44,12 @@ fn a5_context_length() {
 /// A3: the explicit limit, else the rest of the context, else the engine's own.
 #[test]
 fn a3_budget() {
-    let budget = |extra: Value, context| budgets(&prepared(extra, 50), context, Endpoint::ChatCompletions).unwrap();
+    let budget = |extra: Value, context| budgets(&prepared(extra, 50), context, Dialect::ChatCompletions).unwrap();
     assert_eq!(budget(json!({"max_tokens": 50}), Some(100)), [Some(50)]);
     assert_eq!(budget(json!({}), Some(100)), [Some(50)]);
     assert_eq!(budget(json!({}), None), [None]);
     assert_eq!(budget(json!({"max_tokens": 5}), None), [Some(5)]);
-    let error = budgets(&prepared(json!({"min_tokens": 9, "max_tokens": 8}), 1), Some(100), Endpoint::ChatCompletions);
+    let error = budgets(&prepared(json!({"min_tokens": 9, "max_tokens": 8}), 1), Some(100), Dialect::ChatCompletions);
     let error: Value = serde_json::from_slice(error.unwrap_err().body()).unwrap();
     assert_eq!(error["error"]["param"], "min_tokens");
 }
