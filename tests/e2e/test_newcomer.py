@@ -6,6 +6,7 @@ import subprocess
 
 import sse
 from gateway import question
+from process import wait_for
 
 GENERATIONS = "infergw_engine_requests_total"
 
@@ -67,9 +68,13 @@ def test_three_identical_streams_share_one_generation(demo):
     ids = {headers["x-request-id"]: headers["x-infergw-coalesce"] for headers, _ in answers}
     assert len(ids) == 3
     assert demo.metric(GENERATIONS) - before == 1
-    logged = re.findall(r'coalesce request_id=(\S+) key=([0-9a-f]{12}) role="(\w+)"$', demo.log, re.MULTILINE)
-    flights = [(key, role) for id, key, role in logged if id in ids and role == ids[id]]
-    assert len(flights) == 3 and len({key for key, _ in flights}) == 1
+
+    def flights():
+        logged = re.findall(r'coalesce request_id=(\S+) key=([0-9a-f]{12}) role="(\w+)"$', demo.log, re.MULTILINE)
+        return [key for id, key, role in logged if role == ids.get(id)]
+
+    wait_for("three lines in the log", lambda: len(flights()) == 3, 5)
+    assert len(set(flights())) == 1
 
 
 def test_three_different_streams_are_three_generations(demo):

@@ -3,6 +3,8 @@
 import openai
 import pytest
 
+from process import wait_for
+
 
 def client(gateway) -> openai.OpenAI:
     return openai.OpenAI(base_url=f"{gateway.url}/v1", api_key="none", max_retries=0, timeout=120)
@@ -80,4 +82,5 @@ def test_keys(upstream, tmp_path):
         assert right.chat.completions.create(model="scripted", messages=messages()).choices
         # X2, X5: the key stays here.
         assert all("sk-right" not in str(headers) for headers in upstream.headers)
+        wait_for("the request is logged", lambda: "status=200" in gateway.log, 5)
         assert "sk-right" not in gateway.log and "sk-wrong" not in gateway.log

@@ -32,6 +32,7 @@ pub mod drain;
 pub mod engine_command;
 pub mod health;
 pub mod hop_by_hop;
+pub mod logging;
 pub mod observe;
 pub mod serve;
 pub mod types;
