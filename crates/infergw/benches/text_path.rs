@@ -13,6 +13,7 @@ use infergw::backend::engine::model::TextModel;
 use infergw::backend::engine::prepare::TextSide;
 use infergw::backend::engine::request::{Dialect, Output, Sampling};
 use infergw::backend::engine::tokenize::encode;
+use infergw::types::Endpoint;
 
 const STREAMS: usize = 64;
 const ROUNDS: usize = 2_000;
@@ -38,11 +39,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let body = serde_json::json!({"model": "m", "messages": [{"role": "user", "content": long}]}).to_string();
     let side = Arc::new(TextSide { model, control: None });
     let tokens =
-        side.prepare(Dialect::ChatCompletions, body.as_bytes()).map_err(|e| format!("{e:?}"))?.prompts[0].ids.len();
+        side.prepare(Endpoint::ChatCompletions, body.as_bytes()).map_err(|e| format!("{e:?}"))?.prompts[0].ids.len();
     let start = Instant::now();
     const PROMPTS: u32 = 50;
     for _ in 0..PROMPTS {
-        std::hint::black_box(side.prepare(Dialect::ChatCompletions, body.as_bytes()).is_ok());
+        std::hint::black_box(side.prepare(Endpoint::ChatCompletions, body.as_bytes()).is_ok());
     }
     report(&format!("prompt of {tokens} tokens in"), (start.elapsed() / PROMPTS).as_nanos() as f64, "ns");
     Ok(())

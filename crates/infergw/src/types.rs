@@ -66,6 +66,12 @@ impl Head {
         Self { status: StatusCode::OK, headers }
     }
 
+    /// The head of a JSON body that says nothing else.
+    pub fn json() -> Self {
+        let headers = HeaderMap::from_iter([(CONTENT_TYPE, HeaderValue::from_static("application/json"))]);
+        Self { status: StatusCode::OK, headers }
+    }
+
     /// Whether a stream of events follows.
     pub fn is_event_stream(&self) -> bool {
         const EVENT_STREAM: &[u8] = b"text/event-stream";
@@ -115,6 +121,13 @@ impl Failure {
     /// A failure with its client-visible error.
     pub fn new(cause: Cause, error: ApiError) -> Self {
         Self { error, cause }
+    }
+}
+
+impl Failure {
+    /// The same, with the client's names of fields instead of ours.
+    pub fn renamed(self, names: &[(&str, &str)]) -> Self {
+        Self { error: self.error.renamed(names), ..self }
     }
 }
 

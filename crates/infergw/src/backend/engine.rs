@@ -13,23 +13,27 @@ use crate::api::error::ApiError;
 use crate::backend::{BackendStatus, StartError};
 use crate::coalesce::flight::FlightWriter;
 use crate::config::{EngineGroup, Text, Timeouts};
-use crate::types::{Cause, Endpoint, Failure, Question};
+use crate::types::{Cause, Endpoint, Failure, Head, Question};
 
 pub mod choice;
 mod deadline;
 pub mod detokenize;
 pub mod events;
+pub mod form;
 mod failure;
 mod generate;
 pub mod gguf;
 mod link;
 pub mod model;
+pub mod native;
 pub mod prepare;
 pub mod prompt;
 pub mod request;
 pub mod stop;
 pub mod submit;
+mod teller;
 pub mod tokenize;
+mod tokens;
 
 #[cfg(test)]
 mod sample_models;
@@ -38,7 +42,6 @@ use generate::Generation;
 use link::Link;
 use model::TextModel;
 use prepare::{Prepared, TextSide};
-use request::Dialect;
 use submit::{IdMint, Plan};
 use tokenize::{ControlTokens, TextWork};
 
@@ -111,14 +114,20 @@ impl EngineBackend {
     /// See [`crate::backend::Backend::run`].
     pub async fn run(&self, question: &Question, writer: &mut FlightWriter) -> Result<(), Failure> {
         match question.endpoint {
-            Endpoint::ChatCompletions => self.generate(question, Dialect::ChatCompletions, writer).await,
-            Endpoint::Completions => self.generate(question, Dialect::Completions, writer).await,
-            other => Err(Failure::new(Cause::Refused, ApiError::unsupported_endpoint(other.path()))),
+            Endpoint::Tokenize => {
+                let context = self.context();
+                self.answer_text(question, writer, move |text, body| text.tokenize(body, context)).await
+            }
+            Endpoint::Detokenize => self.answer_text(question, writer, TextSide::detokenize).await,
+            endpoint => {
+                let answered = self.generate(question, writer).await;
+                answered.map_err(|failure| failure.renamed(form::renames(endpoint)))
+            }
         }
     }
 
-    async fn generate(&self, question: &Question, dialect: Dialect, writer: &mut FlightWriter) -> Result<(), Failure> {
-        let prepared = self.prepare(question, dialect).await?;
+    async fn generate(&self, question: &Question, writer: &mut FlightWriter) -> Result<(), Failure> {
+        let prepared = self.prepare(question).await?;
         let client = &self.link.client;
         if !client.is_serving() {
             return Err(failure::not_ready());
@@ -126,10 +135,7 @@ impl EngineBackend {
         refuse_top_logprobs(client, &prepared)?;
         let model = &self.text.model;
         let refused = |error| Failure::new(Cause::Refused, error);
-        // The engine's own limit counts: it may serve less context than the model was made for.
-        let served = client.engines().iter().map(|e| e.ready.max_model_len).filter(|&n| n > 0).min();
-        let context = served.and_then(|n| u64::try_from(n).ok()).or(model.context);
-        let budgets = submit::budgets(&prepared, context, dialect).map_err(refused)?;
+        let budgets = submit::budgets(&prepared, self.context(), prepared.form.dialect()).map_err(refused)?;
         let ends = submit::ends(model, &prepared.request.sampling).map_err(refused)?;
 
         let mut streams = Vec::with_capacity(budgets.len() * prepared.request.n);
@@ -142,24 +148,45 @@ impl EngineBackend {
                 streams.push(stream.map_err(|error| failure::submit(&error, question.rank.is_some()))?);
             }
         }
-        let prefix = match dialect {
-            Dialect::ChatCompletions => "chatcmpl",
-            Dialect::Completions => "cmpl",
-        };
-        let id = format!("{prefix}-{}", self.ids.mint());
-        let generation = Generation { question, dialect, prepared: &prepared, table: &model.table, ends, id };
+        let id = format!("{}{}", prepared.form.id_prefix(), self.ids.mint());
+        let generation = Generation { question, prepared: &prepared, table: &model.table, ends, id };
         generation.run(streams, &self.timeouts, writer).await
     }
 
-    async fn prepare(&self, question: &Question, dialect: Dialect) -> Result<Prepared, Failure> {
-        let (text, body) = (Arc::clone(&self.text), question.body.clone());
-        let prepared = self.work.run(body.len(), move || text.prepare(dialect, &body)).await;
-        let failed = || {
-            let message = "The gateway failed to make the prompt's tokens.";
-            Failure::new(Cause::Backend, ApiError::internal(message))
-        };
-        prepared.ok_or_else(failed)?.map_err(|error| Failure::new(Cause::Refused, error))
+    /// Tokens of context. The engine's own limit counts: it may serve less than the model was made for.
+    fn context(&self) -> Option<u64> {
+        let engines = self.link.client.engines();
+        let served = engines.iter().map(|engine| engine.ready.max_model_len).filter(|&n| n > 0).min();
+        served.and_then(|n| u64::try_from(n).ok()).or(self.text.model.context)
     }
+
+    /// An answer that takes the text side only.
+    async fn answer_text(
+        &self,
+        question: &Question,
+        writer: &mut FlightWriter,
+        answer: impl FnOnce(&TextSide, &[u8]) -> Result<Vec<u8>, ApiError> + Send + 'static,
+    ) -> Result<(), Failure> {
+        let (text, body) = (Arc::clone(&self.text), question.body.clone());
+        let answered = self.work.run(body.len(), move || answer(&text, &body)).await;
+        let answer = answered.ok_or_else(no_tokens)?.map_err(|error| Failure::new(Cause::Refused, error))?;
+        writer.head(Head::json());
+        writer.content();
+        // With no subscriber left there is nobody to answer.
+        let _ = writer.push(answer.into()).await;
+        Ok(())
+    }
+
+    async fn prepare(&self, question: &Question) -> Result<Prepared, Failure> {
+        let (text, body, endpoint) = (Arc::clone(&self.text), question.body.clone(), question.endpoint);
+        let prepared = self.work.run(body.len(), move || text.prepare(endpoint, &body)).await;
+        prepared.ok_or_else(no_tokens)?.map_err(|error| Failure::new(Cause::Refused, error))
+    }
+}
+
+/// Text work that panicked.
+fn no_tokens() -> Failure {
+    Failure::new(Cause::Backend, ApiError::internal("The gateway failed to make the prompt's tokens."))
 }
 
 /// The one published Python engine refuses alternatives without saying so on the wire; the answer here names the field.

@@ -37,6 +37,24 @@ impl ApiError {
         }
     }
 
+    /// The same error with other names of fields: the client called them so.
+    pub fn renamed(self, names: &[(&str, &str)]) -> Self {
+        if names.is_empty() || !self.status.is_client_error() {
+            return self;
+        }
+        let Ok(mut body) = serde_json::from_slice::<Value>(&self.body) else { return self };
+        for (from, to) in names {
+            if let Some(Value::String(message)) = body.pointer_mut("/error/message") {
+                *message = message.replace(&format!("'{from}'"), &format!("'{to}'"));
+            }
+            if body["error"]["param"] == *from {
+                body["error"]["param"] = json!(to);
+                break;
+            }
+        }
+        Self { body: body.to_string().into(), ..self }
+    }
+
     /// What ends a stream whose head has gone out (S5): the error, and where it belongs there, `[DONE]`.
     pub fn stream_end(&self, shape: ErrorShape) -> Bytes {
         let (name, body) = match shape {

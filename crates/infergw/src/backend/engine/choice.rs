@@ -39,6 +39,15 @@ impl Reason {
     }
 }
 
+/// What ended an answer before its limit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Matched {
+    /// A token.
+    Token(u32),
+    /// A stop string, by its place in the request's list.
+    Text(usize),
+}
+
 /// How a choice ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ended {
@@ -46,6 +55,8 @@ pub struct Ended {
     pub reason: Reason,
     /// The gateway found the end; the engine does not know yet and must be told (U6).
     pub by_gateway: bool,
+    /// What it ended at, where that is known.
+    pub matched: Option<Matched>,
 }
 
 /// A token and its log probability, with the alternatives.
@@ -66,18 +77,21 @@ pub struct Delta {
     pub text: String,
     /// New tokens' log probabilities. They come when the token comes, whether or not its text is held back (U9).
     pub logprobs: Vec<TokenLogprob>,
+    /// New tokens, where they are shown.
+    pub ids: Vec<u32>,
 }
 
 impl Delta {
     /// Whether there is nothing to tell.
     pub fn is_empty(&self) -> bool {
-        self.text.is_empty() && self.logprobs.is_empty()
+        self.text.is_empty() && self.logprobs.is_empty() && self.ids.is_empty()
     }
 
     /// Make it empty, keeping its memory.
     pub fn clear(&mut self) {
         self.text.clear();
         self.logprobs.clear();
+        self.ids.clear();
     }
 }
 
@@ -94,6 +108,7 @@ pub struct Choice {
     own_ends: Arc<[u32]>,
     include_stop: bool,
     wants_logprobs: bool,
+    wants_ids: bool,
     min_tokens: u64,
     tokens: u64,
 }
@@ -111,6 +126,7 @@ impl Choice {
             own_ends,
             include_stop: output.include_stop,
             wants_logprobs: output.logprobs.is_some(),
+            wants_ids: output.ids,
             min_tokens: u64::try_from(sampling.min_tokens).unwrap_or(0),
             tokens: 0,
         }
@@ -125,6 +141,9 @@ impl Choice {
     pub fn take(&mut self, step: &Step, delta: &mut Delta) -> Option<Ended> {
         for (at, &id) in step.ids.iter().enumerate() {
             self.tokens += 1;
+            if self.wants_ids {
+                delta.ids.push(id);
+            }
             if self.wants_logprobs {
                 let logprob = step.logprobs.get(at).copied().unwrap_or(f64::NEG_INFINITY);
                 let top = step.top.get(at).cloned().unwrap_or_default();
@@ -134,27 +153,27 @@ impl Choice {
             let engine_stop = last && step.end == Some(Reason::Stop) && self.ends.contains(&id);
             let own_stop = self.tokens > self.min_tokens && self.own_ends.contains(&id);
             if engine_stop || own_stop {
-                if self.include_stop && self.push(id, delta) {
-                    return Some(Ended { reason: Reason::Stop, by_gateway: !engine_stop });
-                }
-                self.finish(delta);
-                return Some(Ended { reason: Reason::Stop, by_gateway: !engine_stop });
+                let found = if self.include_stop { self.push(id, delta) } else { None };
+                let found = found.or_else(|| self.finish(delta));
+                let matched = Some(found.map_or(Matched::Token(id), Matched::Text));
+                return Some(Ended { reason: Reason::Stop, by_gateway: !engine_stop, matched });
             }
-            if self.push(id, delta) {
-                return Some(Ended { reason: Reason::Stop, by_gateway: !(last && step.end.is_some()) });
+            if let Some(at) = self.push(id, delta) {
+                let by_gateway = !(last && step.end.is_some());
+                return Some(Ended { reason: Reason::Stop, by_gateway, matched: Some(Matched::Text(at)) });
             }
         }
         let reason = step.end?;
         // The tail may still complete a stop string: an unfinished character is text too.
-        let reason = if self.finish(delta) { Reason::Stop } else { reason };
-        Some(Ended { reason, by_gateway: false })
+        let matched = self.finish(delta).map(Matched::Text);
+        Some(Ended { reason: if matched.is_some() { Reason::Stop } else { reason }, by_gateway: false, matched })
     }
 
-    /// Take one token's text; true when a stop string is complete.
-    fn push(&mut self, id: u32, delta: &mut Delta) -> bool {
+    /// Take one token's text; the stop string that is complete.
+    fn push(&mut self, id: u32, delta: &mut Delta) -> Option<usize> {
         if self.stops.is_empty() {
             self.detokenizer.push(id, &mut delta.text);
-            return false;
+            return None;
         }
         let before = self.held.len();
         self.detokenizer.push(id, &mut self.held);
@@ -162,7 +181,7 @@ impl Choice {
     }
 
     /// Scan the held text from `from` on and release what cannot be part of a stop string.
-    fn scan(&mut self, from: usize, delta: &mut Delta) -> bool {
+    fn scan(&mut self, from: usize, delta: &mut Delta) -> Option<usize> {
         let armed = self.tokens > self.min_tokens;
         let found = self.stops.scan(self.held.get(from..).unwrap_or_default(), armed);
         if let Some(found) = found {
@@ -170,29 +189,30 @@ impl Choice {
             let cut = if self.include_stop { end } else { end - found.length };
             delta.text.push_str(self.held.get(..cut).unwrap_or_default());
             self.held.clear();
-            return true;
+            return Some(found.index);
         }
         // Both ends of the held part are character borders: it equals a prefix of a stop string.
         let free = self.held.len() - self.stops.held();
         delta.text.push_str(self.held.get(..free).unwrap_or_default());
         self.held.drain(..free);
-        false
+        None
     }
 
-    /// The answer is over: flush the unfinished character and the near miss (U2, U4). True if that completes a stop string.
-    fn finish(&mut self, delta: &mut Delta) -> bool {
+    /// The answer is over: flush the unfinished character and the near miss (U2, U4). The stop string that
+    /// this completes.
+    fn finish(&mut self, delta: &mut Delta) -> Option<usize> {
         if self.stops.is_empty() {
             self.detokenizer.flush(&mut delta.text);
-            return false;
+            return None;
         }
         let before = self.held.len();
         self.detokenizer.flush(&mut self.held);
-        if self.scan(before, delta) {
-            return true;
+        let found = self.scan(before, delta);
+        if found.is_none() {
+            delta.text.push_str(&self.held);
+            self.held.clear();
         }
-        delta.text.push_str(&self.held);
-        self.held.clear();
-        false
+        found
     }
 }
 

@@ -17,7 +17,7 @@ use super::request::Dialect;
 use crate::types::Usage;
 
 /// What log probability stands for minus infinity, which JSON cannot say; as in vLLM.
-const LEAST_LOGPROB: f64 = -9999.0;
+pub(super) const LEAST_LOGPROB: f64 = -9999.0;
 
 /// Writes the events of one streaming answer.
 #[derive(Debug)]

@@ -6,28 +6,23 @@
 use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::{SystemTime, UNIX_EPOCH};
 
-use http::header::{CACHE_CONTROL, CONTENT_TYPE};
-use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use ts_client::{EndCause, OutputChunk, RequestStream, StreamError};
 
 use super::choice::{Choice, Delta, Ended, Reason, Step};
 use super::deadline::{Deadlines, Due};
 use super::detokenize::TokenTable;
-use super::events::{Events, Identity, WholeChoice, body};
 use super::failure;
 use super::prepare::Prepared;
-use super::request::Dialect;
+use super::teller::{Teller, Telling};
 use crate::api::error::ApiError;
 use crate::coalesce::flight::FlightWriter;
 use crate::config::Timeouts;
-use crate::types::{Cause, DONE, Failure, Head, Question, Usage};
+use crate::types::{Cause, Failure, Head, Question, Usage};
 
 /// A submitted request: its choices and the streams that feed them, in the order of their index.
 pub(super) struct Generation<'a> {
     pub(super) question: &'a Question,
-    pub(super) dialect: Dialect,
     pub(super) prepared: &'a Prepared,
     pub(super) table: &'a Arc<TokenTable>,
     pub(super) ends: Arc<[u32]>,
@@ -42,11 +37,31 @@ impl Generation<'_> {
         limits: &Timeouts,
         writer: &mut FlightWriter,
     ) -> Result<(), Failure> {
+        let form = &self.prepared.form;
+        let Self { question, prepared, table, ref id, .. } = self;
+        let mut teller = form.teller(Telling { question, prepared, table, id });
+        let told = self.tell(streams, limits, &mut *teller, writer).await;
+        match told {
+            // In its API's own way, where that has one.
+            Err(failure) if question.stream && writer.committed() && teller.fail(&failure) => {
+                writer.failed(failure.cause);
+                push(writer, std::mem::take(teller.buffer())).await
+            }
+            told => told,
+        }
+    }
+
+    async fn tell(
+        &self,
+        streams: Vec<RequestStream>,
+        limits: &Timeouts,
+        teller: &mut dyn Teller,
+        writer: &mut FlightWriter,
+    ) -> Result<(), Failure> {
         let mut tracks: Vec<Track> = (0..streams.len()).map(|index| self.track(index)).collect();
         let mut sources = Sources::new(streams);
         let mut deadlines = Deadlines::start(limits, self.question.stream);
-        let mut teller = self.teller();
-        writer.head(teller.head());
+        writer.head(if self.question.stream { Head::event_stream() } else { Head::json() });
         let (mut unbegun, mut running) = (tracks.len(), tracks.len());
         while running > 0 {
             let (index, heard) = tokio::select! {
@@ -70,17 +85,18 @@ impl Generation<'_> {
             };
             unbegun -= usize::from(!track.begun);
             deadlines.heard(unbegun == 0);
-            let ended = track.take(chunk, index, &mut teller)?;
+            let ended = track.take(chunk, index, teller)?;
             if let Some(ended) = ended {
                 running -= 1;
                 // Dropping the stream of a choice that the gateway ended aborts it at once (U6).
                 sources.end(index);
-                teller.finish(index, ended.reason);
+                teller.finish(index, ended);
             }
             if running == 0 {
                 teller.close(self.usage(&tracks));
             }
-            if let Some(bytes) = teller.ready(running == 0) {
+            let bytes = std::mem::take(teller.buffer());
+            if !bytes.is_empty() {
                 if tracks.iter().any(|track| track.choice.tokens() > 0) {
                     writer.content();
                 }
@@ -113,27 +129,6 @@ impl Generation<'_> {
             cached_tokens: cached.flatten().sum(),
         }
     }
-
-    fn teller(&self) -> Teller {
-        let endpoint = self.dialect;
-        let created = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
-        let identity = Identity { id: &self.id, created, model: &self.question.model };
-        if self.question.stream {
-            let events = Events::new(endpoint, identity, self.question.include_usage, Arc::clone(self.table));
-            return Teller::Events { events, buffer: Vec::new() };
-        }
-        let logprobs = self.prepared.request.output.logprobs.map(|_| Vec::new());
-        let count = self.prepared.prompts.len() * self.prepared.request.n;
-        Teller::Body {
-            endpoint,
-            id: self.id.clone(),
-            created,
-            model: self.question.model.clone(),
-            choices: (0..count).map(|_| WholeChoice { logprobs: logprobs.clone(), ..WholeChoice::default() }).collect(),
-            table: Arc::clone(self.table),
-            whole: Vec::new(),
-        }
-    }
 }
 
 async fn push(writer: &mut FlightWriter, bytes: Vec<u8>) -> Result<(), Failure> {
@@ -155,12 +150,12 @@ struct Track {
 }
 
 impl Track {
-    fn take(&mut self, chunk: OutputChunk, index: usize, teller: &mut Teller) -> Result<Option<Ended>, Failure> {
+    fn take(&mut self, chunk: OutputChunk, index: usize, teller: &mut dyn Teller) -> Result<Option<Ended>, Failure> {
         self.cached = self.cached.max(u64::try_from(chunk.cached_tokens).unwrap_or(0));
         let step = step(chunk)?;
         if !self.begun {
             self.begun = true;
-            teller.begin(index);
+            teller.begin(index, self.cached);
         }
         self.delta.clear();
         if let Some(shown) = self.shown.take() {
@@ -238,90 +233,5 @@ impl Sources {
 
     fn end_cause(&self, index: usize) -> Option<EndCause> {
         self.streams.get(index)?.as_ref()?.end_cause()
-    }
-}
-
-/// How the client is told: by events as they come, or by one body at the end.
-enum Teller {
-    Events {
-        events: Events,
-        buffer: Vec<u8>,
-    },
-    Body {
-        endpoint: Dialect,
-        id: String,
-        created: u64,
-        model: String,
-        choices: Vec<WholeChoice>,
-        table: Arc<TokenTable>,
-        whole: Vec<u8>,
-    },
-}
-
-impl Teller {
-    fn head(&self) -> Head {
-        let mut headers = HeaderMap::new();
-        let kind = match self {
-            Teller::Events { .. } => {
-                headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
-                headers.insert(HeaderName::from_static("x-accel-buffering"), HeaderValue::from_static("no"));
-                "text/event-stream"
-            }
-            Teller::Body { .. } => "application/json",
-        };
-        headers.insert(CONTENT_TYPE, HeaderValue::from_static(kind));
-        Head { status: StatusCode::OK, headers }
-    }
-
-    fn begin(&mut self, index: usize) {
-        if let Teller::Events { events, buffer } = self {
-            events.role(buffer, index);
-        }
-    }
-
-    fn delta(&mut self, index: usize, delta: &Delta, offset: usize) {
-        match self {
-            Teller::Events { events, buffer } => events.delta(buffer, index, delta, offset),
-            Teller::Body { choices, .. } => {
-                if let Some(choice) = choices.get_mut(index) {
-                    choice.text.push_str(&delta.text);
-                    if let Some(logprobs) = &mut choice.logprobs {
-                        logprobs.extend_from_slice(&delta.logprobs);
-                    }
-                }
-            }
-        }
-    }
-
-    fn finish(&mut self, index: usize, reason: Reason) {
-        match self {
-            Teller::Events { events, buffer } => events.finish(buffer, index, reason),
-            Teller::Body { choices, .. } => {
-                if let Some(choice) = choices.get_mut(index) {
-                    choice.reason = Some(reason);
-                }
-            }
-        }
-    }
-
-    fn close(&mut self, usage: Usage) {
-        match self {
-            Teller::Events { events, buffer } => {
-                events.usage(buffer, usage);
-                buffer.extend_from_slice(&DONE);
-            }
-            Teller::Body { endpoint, id, created, model, choices, table, whole } => {
-                let identity = Identity { id, created: *created, model };
-                *whole = body(*endpoint, identity, choices, usage, table);
-            }
-        }
-    }
-
-    /// What is ready to be written.
-    fn ready(&mut self, over: bool) -> Option<Vec<u8>> {
-        match self {
-            Teller::Events { buffer, .. } => (!buffer.is_empty()).then(|| std::mem::take(buffer)),
-            Teller::Body { whole, .. } => over.then(|| std::mem::take(whole)),
-        }
     }
 }

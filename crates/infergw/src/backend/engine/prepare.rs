@@ -1,18 +1,20 @@
 //! A question becomes a request with its prompts' tokens: body, template and tokenizer as one piece of text work.
 
-use std::sync::Arc;
-
 use serde_json::Value;
 
+use super::form::Form;
 use super::model::TextModel;
 use super::prompt::Conversation;
-use super::request::{Dialect, Input, Prompt, Request};
+use super::request::{self, Dialect, Input, Prompt, Request};
 use super::tokenize::{ControlTokens, encode};
 use crate::api::error::ApiError;
+use crate::types::Endpoint;
 
 /// A request that is ready for an engine, if its prompts fit the context.
 #[derive(Debug)]
 pub struct Prepared {
+    /// The form that it came in.
+    pub form: Form,
     /// The judged request.
     pub request: Request,
     /// Its prompts, at least one.
@@ -42,8 +44,9 @@ impl TextSide {
     ///
     /// # Errors
     /// A 400 that says what is wrong with the request.
-    pub fn prepare(self: &Arc<Self>, endpoint: Dialect, body: &[u8]) -> Result<Prepared, ApiError> {
-        let mut request = Request::parse(endpoint, body, self.model.table.len())?;
+    pub fn prepare(&self, endpoint: Endpoint, body: &[u8]) -> Result<Prepared, ApiError> {
+        let (form, mut request) = self.read(endpoint, body)?;
+        let dialect = form.dialect();
         let echo = request.output.echo;
         let prompts = match &mut request.input {
             Input::Chat { conversation, add_special_tokens } => {
@@ -56,13 +59,23 @@ impl TextSide {
             }
         };
         if prompts.iter().any(|prompt| prompt.ids.is_empty()) {
-            let param = param_of(endpoint);
+            let param = param_of(dialect);
             return Err(ApiError::invalid("The prompt has no tokens.", Some(param)));
         }
-        Ok(Prepared { request, prompts })
+        Ok(Prepared { form, request, prompts })
     }
 
-    fn chat(&self, conversation: &mut Conversation, add_special: bool) -> Result<Vec<u32>, ApiError> {
+    /// A body's form and its judged request.
+    pub(super) fn read(&self, endpoint: Endpoint, body: &[u8]) -> Result<(Form, Request), ApiError> {
+        let body = request::object(body)?;
+        let (form, body) = Form::read(endpoint, body)?;
+        let mut request = Request::of(form.dialect(), &body, self.model.table.len())?;
+        request.output.ids = form.shows_ids();
+        Ok((form, request))
+    }
+
+    /// The tokens of a conversation, by the chat template.
+    pub(super) fn chat(&self, conversation: &mut Conversation, add_special: bool) -> Result<Vec<u32>, ApiError> {
         let bad = |message: &str| ApiError::invalid(message, Some("messages"));
         let Some(template) = &self.model.template else {
             return Err(bad("This model has no chat template; use /v1/completions."));

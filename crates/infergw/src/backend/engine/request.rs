@@ -135,6 +135,8 @@ pub struct Output {
     pub logprobs: Option<u8>,
     /// Show the prompt before the answer (completions only).
     pub echo: bool,
+    /// Show the answer's tokens.
+    pub ids: bool,
 }
 
 impl Request {
@@ -143,31 +145,35 @@ impl Request {
     /// # Errors
     /// A 400 that names the field and what is allowed.
     pub fn parse(endpoint: Dialect, body: &[u8], vocabulary: usize) -> Result<Self, ApiError> {
-        let body: Value = serde_json::from_slice(body)
-            .map_err(|e| ApiError::invalid(&format!("The body is not valid JSON: {e}."), None))?;
-        let Value::Object(body) = body else {
-            return Err(ApiError::invalid("The body must be a JSON object.", None));
-        };
-        refuse_unsupported(&body)?;
-        let fields = Fields::new(&body);
+        Self::of(endpoint, &object(body)?, vocabulary)
+    }
+
+    /// The same for a body that has been read.
+    ///
+    /// # Errors
+    /// See [`Request::parse`].
+    pub fn of(endpoint: Dialect, body: &Map<String, Value>, vocabulary: usize) -> Result<Self, ApiError> {
+        refuse_unsupported(body)?;
+        let fields = Fields::new(body);
         let n = fields.int("n", 1..=MAX_CHOICES as i64)?.unwrap_or(1) as usize;
         let sampling = Sampling::parse(&fields, vocabulary)?;
         let mut output = Output {
-            stops: stops(&body)?,
+            stops: stops(body)?,
             include_stop: fields.flag("include_stop_str_in_output")?.unwrap_or(false),
             skip_special_tokens: fields.flag("skip_special_tokens")?.unwrap_or(true),
             logprobs: None,
             echo: false,
+            ids: false,
         };
         let input = match endpoint {
             Dialect::ChatCompletions => {
                 output.logprobs = chat_logprobs(&fields)?;
-                conversation::parse(&body, &fields)?
+                conversation::parse(body, &fields)?
             }
             Dialect::Completions => {
                 output.logprobs = fields.int("logprobs", 0..=20)?.map(|n| n as u8);
                 output.echo = fields.flag("echo")?.unwrap_or(false);
-                prompts(&body, &fields, vocabulary, n)?
+                prompts(body, &fields, vocabulary, n)?
             }
         };
         if output.echo && output.logprobs.is_some() {
@@ -175,6 +181,19 @@ impl Request {
             return Err(ApiError::invalid(message, Some("echo")));
         }
         Ok(Self { input, sampling, n, output })
+    }
+}
+
+/// A body as an object.
+///
+/// # Errors
+/// A 400 for anything else.
+pub fn object(body: &[u8]) -> Result<Map<String, Value>, ApiError> {
+    let body: Value = serde_json::from_slice(body)
+        .map_err(|e| ApiError::invalid(&format!("The body is not valid JSON: {e}."), None))?;
+    match body {
+        Value::Object(body) => Ok(body),
+        _ => Err(ApiError::invalid("The body must be a JSON object.", None)),
     }
 }
 

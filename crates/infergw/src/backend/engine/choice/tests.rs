@@ -133,7 +133,7 @@ proptest! {
     ) {
         let made = if pieces { &*PIECES } else { &*BYTE_LEVEL };
         let ids = encode(made, &text);
-        let output = Output { stops: stop_strings.clone(), include_stop: include, skip_special_tokens: true,
+        let output = Output { stops: stop_strings.clone(), include_stop: include, skip_special_tokens: true, ids: true,
             logprobs: Some(0), echo: false };
         let sampling = Sampling::default();
         let told = run(made, &output, &sampling, &steps(&ids, &sizes, Reason::Length));
@@ -178,7 +178,7 @@ fn u5_stop_inside_a_batch() {
     assert_eq!(told.text, "xhello ");
     assert_eq!(told.tokens, 3);
     assert_eq!(told.logprobs, ids[..3]);
-    assert_eq!(told.ended, Some(Ended { reason: Reason::Stop, by_gateway: true }));
+    assert_eq!(told.ended, Some(Ended { reason: Reason::Stop, by_gateway: true, matched: Some(Matched::Text(0)) }));
 }
 
 /// U6: where stop string and the engine's own end come together, the answer is a stop and nobody needs to be told.
@@ -187,7 +187,7 @@ fn u6_match_outranks_the_engines_finish() {
     let ids = encode(&BYTE_LEVEL, "xstop");
     let told = run(&BYTE_LEVEL, &stops(&["stop"]), &Sampling::default(), &steps(&ids, &[1], Reason::Length));
     assert_eq!(told.text, "x");
-    assert_eq!(told.ended, Some(Ended { reason: Reason::Stop, by_gateway: false }));
+    assert_eq!(told.ended, Some(Ended { reason: Reason::Stop, by_gateway: false, matched: Some(Matched::Text(0)) }));
 }
 
 /// The end token is counted and scored, and is no text; with `include_stop_str_in_output` a shown one stays.
@@ -210,7 +210,7 @@ fn other_last_tokens_stay() {
     let ids = encode(&BYTE_LEVEL, "hello");
     let told = run(&BYTE_LEVEL, &stops(&[]), &Sampling::default(), &steps(&ids, &[1], Reason::Stop));
     assert_eq!(told.text, "hello");
-    assert_eq!(told.ended, Some(Ended { reason: Reason::Stop, by_gateway: false }));
+    assert_eq!(told.ended, Some(Ended { reason: Reason::Stop, by_gateway: false, matched: None }));
 }
 
 /// U8: before `min_tokens` nothing stops the answer.
@@ -233,5 +233,5 @@ fn u8_ignore_eos_keeps_stop_token_ids() {
     let sampling = Sampling { ignore_eos: true, stop_token_ids: vec![tool], ..Sampling::default() };
     let told = run(&BYTE_LEVEL, &stops(&[]), &sampling, &steps(&ids, &[9], Reason::Length));
     assert_eq!(told.text, "hellox");
-    assert_eq!(told.ended, Some(Ended { reason: Reason::Stop, by_gateway: true }));
+    assert_eq!(told.ended, Some(Ended { reason: Reason::Stop, by_gateway: true, matched: Some(Matched::Token(tool)) }));
 }

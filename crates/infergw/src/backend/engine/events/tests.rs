@@ -33,7 +33,7 @@ proptest! {
     #[test]
     fn events_are_json(text in any::<String>(), choice in 0usize..200, usage in any::<bool>()) {
         let table = Arc::clone(&TABLE);
-        let delta = Delta { text: text.clone(), logprobs: Vec::new() };
+        let delta = Delta { text: text.clone(), ..Delta::default() };
         let mut out = Vec::new();
         let chat = Events::new(Dialect::ChatCompletions, IDENTITY, usage, Arc::clone(&table));
         chat.role(&mut out, choice);
@@ -83,7 +83,7 @@ fn u9_logprobs_carry_bytes() {
         TokenLogprob { id: hello, logprob: f64::NEG_INFINITY, top: Vec::new() },
     ];
     let mut out = Vec::new();
-    let delta = Delta { text: "hello".into(), logprobs: tokens.clone() };
+    let delta = Delta { text: "hello".into(), logprobs: tokens.clone(), ..Delta::default() };
     Events::new(Dialect::ChatCompletions, IDENTITY, false, Arc::clone(&TABLE)).delta(&mut out, 0, &delta, 0);
     let event = events(&out).pop().unwrap();
     let content = &event["choices"][0]["logprobs"]["content"];

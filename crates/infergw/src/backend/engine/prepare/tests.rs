@@ -1,5 +1,7 @@
 #![expect(clippy::unwrap_used, reason = "tests")]
 
+use std::sync::Arc;
+
 use serde_json::json;
 
 use super::super::sample_models::{byte_level, demo_file};
@@ -13,7 +15,7 @@ fn demo_side(escape: bool) -> Arc<TextSide> {
 
 fn chat(side: &Arc<TextSide>, content: &str) -> Vec<u32> {
     let body = json!({"messages": [{"role": "user", "content": content}]}).to_string();
-    side.prepare(Dialect::ChatCompletions, body.as_bytes()).unwrap().prompts[0].ids.clone()
+    side.prepare(Endpoint::ChatCompletions, body.as_bytes()).unwrap().prompts[0].ids.clone()
 }
 
 /// A9: the prompt's ids are those of the template, with nothing added; control tokens in user text follow the setting.
@@ -38,10 +40,10 @@ fn a9_chat_prompt() {
 fn completion_prompts() {
     let side = demo_side(false);
     let body = json!({"prompt": ["Hello", [19556]], "echo": true}).to_string();
-    let prepared = side.prepare(Dialect::Completions, body.as_bytes()).unwrap();
+    let prepared = side.prepare(Endpoint::Completions, body.as_bytes()).unwrap();
     assert_eq!(prepared.prompts[0].ids, prepared.prompts[1].ids);
     assert_eq!(prepared.prompts[1].shown.as_deref(), Some("Hello"));
-    let error = side.prepare(Dialect::Completions, br#"{"prompt": ""}"#).unwrap_err();
+    let error = side.prepare(Endpoint::Completions, br#"{"prompt": ""}"#).unwrap_err();
     assert!(String::from_utf8_lossy(error.body()).contains("no tokens"));
 }
 
@@ -54,7 +56,7 @@ fn chat_that_cannot_be() {
     let body = json!({"messages": [{"role": "user", "content": "secret words"}]}).to_string();
     let told = |model| {
         let side = Arc::new(TextSide { model, control: None });
-        let error = side.prepare(Dialect::ChatCompletions, body.as_bytes()).unwrap_err();
+        let error = side.prepare(Endpoint::ChatCompletions, body.as_bytes()).unwrap_err();
         assert_eq!(error.status, 400);
         String::from_utf8_lossy(error.body()).into_owned()
     };

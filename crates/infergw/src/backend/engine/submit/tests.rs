@@ -5,6 +5,7 @@ use std::sync::LazyLock;
 
 use serde_json::{Value, json};
 
+use super::super::form::Form;
 use super::super::model::TextModel;
 use super::super::request::Request;
 use super::super::sample_models::demo;
@@ -18,7 +19,8 @@ fn prepared(extra: Value, prompt: usize) -> Prepared {
         body[key] = value.clone();
     }
     let request = Request::parse(Dialect::ChatCompletions, body.to_string().as_bytes(), 49152).unwrap();
-    Prepared { request, prompts: vec![PromptTokens { ids: vec![7; prompt], shown: None }] }
+    let form = Form::OpenAi(Dialect::ChatCompletions);
+    Prepared { form, request, prompts: vec![PromptTokens { ids: vec![7; prompt], shown: None }] }
 }
 
 fn too_long(prepared: &Prepared, context: u64) -> Value {

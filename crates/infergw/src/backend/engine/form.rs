@@ -1,0 +1,72 @@
+//! The form that a request came in, which is the form of its answer. Whatever the form, the text path sees one of two
+//! dialects.
+
+use serde_json::{Map, Value};
+
+use super::native::{self, Native};
+use super::request::Dialect;
+use super::teller::{Teller, Telling};
+use crate::api::error::ApiError;
+use crate::types::Endpoint;
+
+/// The form of a request and its answer.
+#[derive(Debug)]
+pub enum Form {
+    /// OpenAI's chat completions or completions: a dialect of its own.
+    OpenAi(Dialect),
+    /// SGLang's own.
+    Native(Native),
+}
+
+impl Form {
+    /// Read a body of `endpoint`: its form, and the same request in the form's dialect.
+    ///
+    /// # Errors
+    /// A 400 with the field at fault.
+    pub fn read(endpoint: Endpoint, body: Map<String, Value>) -> Result<(Self, Map<String, Value>), ApiError> {
+        match endpoint {
+            Endpoint::ChatCompletions => Ok((Form::OpenAi(Dialect::ChatCompletions), body)),
+            Endpoint::Completions => Ok((Form::OpenAi(Dialect::Completions), body)),
+            Endpoint::Generate => native::read(body).map(|(form, body)| (Form::Native(form), body)),
+            other => Err(ApiError::unsupported_endpoint(other.path())),
+        }
+    }
+
+    /// The dialect that its requests are brought into.
+    pub fn dialect(&self) -> Dialect {
+        match self {
+            Form::OpenAi(dialect) => *dialect,
+            Form::Native(_) => Dialect::Completions,
+        }
+    }
+
+    /// Whether its answers show their tokens.
+    pub fn shows_ids(&self) -> bool {
+        matches!(self, Form::Native(_))
+    }
+
+    /// What the ids of its answers begin with.
+    pub(super) fn id_prefix(&self) -> &'static str {
+        match self {
+            Form::OpenAi(Dialect::ChatCompletions) => "chatcmpl-",
+            Form::OpenAi(Dialect::Completions) => "cmpl-",
+            Form::Native(_) => "",
+        }
+    }
+
+    /// Who tells its answers.
+    pub(super) fn teller(&self, telling: Telling<'_>) -> Box<dyn Teller> {
+        match self {
+            Form::OpenAi(dialect) => telling.openai(*dialect),
+            Form::Native(form) => form.teller(telling),
+        }
+    }
+}
+
+/// How an endpoint calls what the dialect calls otherwise: errors name the client's fields.
+pub fn renames(endpoint: Endpoint) -> &'static [(&'static str, &'static str)] {
+    match endpoint {
+        Endpoint::Generate => native::RENAMES,
+        _ => &[],
+    }
+}

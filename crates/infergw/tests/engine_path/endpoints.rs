@@ -1,0 +1,149 @@
+//! The endpoints beside chat completions and completions, on an engine that answers with the prompt's tokens.
+
+use infergw::types::{ENDPOINTS, Endpoint};
+use serde_json::{Value, json};
+
+use crate::ask::Answer;
+use crate::{ABORT, ADD, PROMPT, echo};
+
+/// A2, A6: what an engine cannot answer is refused by name.
+#[tokio::test(flavor = "multi_thread")]
+async fn a6_endpoints_without_an_engine() {
+    let (asker, rank) = echo(&[]).await;
+    for endpoint in [Endpoint::Embeddings, Endpoint::Rerank, Endpoint::Score, Endpoint::Classify, Endpoint::Pooling] {
+        let answer = asker.ask(endpoint, &json!({"input": "x"})).await;
+        assert_eq!((answer.status, &answer.json()["error"]["code"]), (400, &json!("unsupported_endpoint")));
+        assert!(answer.text.contains(endpoint.path()), "{}", answer.text);
+    }
+    assert!(ENDPOINTS.len() > 5);
+    assert_eq!(rank.count(ADD), 0);
+}
+
+/// A9: `/tokenize` gives the ids that a generation is asked with, and `/detokenize` their text.
+#[tokio::test(flavor = "multi_thread")]
+async fn a9_tokens_there_and_back() {
+    let (asker, rank) = echo(&["--max-model-len", "777"]).await;
+    let messages = json!([{"role": "user", "content": PROMPT}]);
+    for body in [json!({"prompt": PROMPT}), json!({"messages": messages})] {
+        let tokens = asker.ask(Endpoint::Tokenize, &body).await.json();
+        assert_eq!((&tokens["max_model_len"], &tokens["token_strs"]), (&json!(777), &Value::Null));
+        assert_eq!(tokens["count"].as_u64().unwrap() as usize, tokens["tokens"].as_array().unwrap().len());
+        let endpoint = if body["prompt"].is_null() { Endpoint::ChatCompletions } else { Endpoint::Completions };
+        let usage = asker.ask(endpoint, &body).await.json()["usage"].clone();
+        assert_eq!(usage["prompt_tokens"], tokens["count"]);
+        let text = asker.ask(Endpoint::Detokenize, &json!({"tokens": tokens["tokens"]})).await.json();
+        assert!(text["prompt"].as_str().unwrap().contains(PROMPT));
+    }
+    assert_eq!(rank.count(ADD), 2);
+}
+
+/// The events of a stream in SGLang's form.
+fn native_events(answer: &Answer) -> Vec<Value> {
+    answer.events()
+}
+
+/// U1, U5: SGLang's form, from text and from token ids, whole and streamed: each event has the whole text so far.
+#[tokio::test(flavor = "multi_thread")]
+async fn u1_native_generation() {
+    for chunk in ["1", "3"] {
+        let (asker, _rank) = echo(&["--chunk", chunk, "--step-ms", "1"]).await;
+        let tokens = asker.ask(Endpoint::Tokenize, &json!({"prompt": PROMPT})).await.json()["tokens"].clone();
+        let count = tokens.as_array().unwrap().len();
+        let mut expected = tokens.as_array().unwrap().clone();
+        expected.push(json!(2));
+        for input in [json!({"text": PROMPT}), json!({"input_ids": tokens})] {
+            let mut body = input;
+            body["rid"] = json!("my-own");
+            let whole = asker.ask(Endpoint::Generate, &body).await;
+            assert_eq!(whole.status, 200, "{}", whole.text);
+            let whole = whole.json();
+            assert_eq!((whole["text"].as_str().unwrap(), &whole["output_ids"]), (PROMPT, &json!(expected)));
+            let meta = &whole["meta_info"];
+            assert_eq!(meta["finish_reason"], json!({"type": "stop", "matched": 2}));
+            assert_eq!((&meta["prompt_tokens"], &meta["completion_tokens"]), (&json!(count), &json!(count + 1)));
+            assert!(meta["id"].is_string() && meta["id"] != "my-own", "D4");
+
+            body["stream"] = true.into();
+            let events = native_events(&asker.ask(Endpoint::Generate, &body).await);
+            let last = events.last().unwrap();
+            assert_eq!((&last["text"], &last["output_ids"]), (&whole["text"], &whole["output_ids"]));
+            assert_eq!(last["meta_info"]["finish_reason"], meta["finish_reason"]);
+            for pair in events.windows(2) {
+                assert!(pair[1]["text"].as_str().unwrap().starts_with(pair[0]["text"].as_str().unwrap()));
+                assert_eq!(pair[0]["meta_info"]["finish_reason"], Value::Null);
+                let ids = pair[0]["output_ids"].as_array().unwrap().len();
+                assert_eq!(pair[0]["meta_info"]["completion_tokens"], ids);
+            }
+            assert!(events.len() > 2);
+        }
+    }
+}
+
+/// A7: lists in, lists out; `n` choices of each.
+#[tokio::test(flavor = "multi_thread")]
+async fn a7_native_lists() {
+    let (asker, rank) = echo(&[]).await;
+    let body = json!({"text": ["one", "two words"], "sampling_params": {"n": 2}});
+    let answer = asker.ask(Endpoint::Generate, &body).await.json();
+    let texts: Vec<&str> = answer.as_array().unwrap().iter().map(|one| one["text"].as_str().unwrap()).collect();
+    assert_eq!(texts, ["one", "one", "two words", "two words"]);
+    assert_eq!(rank.count(ADD), 4);
+    let mut body = body;
+    body["stream"] = true.into();
+    let events = native_events(&asker.ask(Endpoint::Generate, &body).await);
+    for (index, text) in texts.iter().enumerate() {
+        let own: Vec<&Value> = events.iter().filter(|event| event["index"] == index).collect();
+        assert_eq!(own.last().unwrap()["text"], *text);
+        assert_eq!(own.iter().filter(|event| !event["meta_info"]["finish_reason"].is_null()).count(), 1);
+    }
+    let single = asker.ask(Endpoint::Generate, &json!({"text": ["one"]})).await.json();
+    assert_eq!(single[0]["text"], "one");
+}
+
+/// U4, U6, U9: a stop string in SGLang's form, with log probabilities that end with it.
+#[tokio::test(flavor = "multi_thread")]
+async fn u9_native_stop_and_logprobs() {
+    let (asker, rank) = echo(&["--wire", "crate010", "--step-ms", "5"]).await;
+    let body = json!({
+        "text": PROMPT, "sampling_params": {"stop": ["nowhere", "stop here"], "max_new_tokens": 500},
+        "return_logprob": true, "return_text_in_logprobs": true,
+    });
+    let answer = asker.ask(Endpoint::Generate, &body).await.json();
+    assert_eq!(answer["text"], PROMPT.split("stop here").next().unwrap());
+    let meta = &answer["meta_info"];
+    assert_eq!(meta["finish_reason"], json!({"type": "stop", "matched": "stop here"}));
+    let logprobs = meta["output_token_logprobs"].as_array().unwrap();
+    assert_eq!(logprobs.len(), answer["output_ids"].as_array().unwrap().len());
+    assert_eq!(
+        (&logprobs[0][0], &logprobs[0][1], &logprobs[0][2]),
+        (&json!(-0.125), &answer["output_ids"][0], &json!("Hello"))
+    );
+    rank.wait_for(ABORT, 1).await;
+    let cut =
+        asker.ask(Endpoint::Generate, &json!({"text": PROMPT, "sampling_params": {"max_new_tokens": 3}})).await.json();
+    assert_eq!(cut["meta_info"]["finish_reason"], json!({"type": "length", "length": 3}));
+}
+
+/// A5, A6: SGLang's names stand in the refusals, and nothing reaches the wire.
+#[tokio::test(flavor = "multi_thread")]
+async fn a6_native_refusals() {
+    let (asker, rank) = echo(&["--max-model-len", "300"]).await;
+    for (body, param) in [
+        (json!({}), "text"),
+        (json!({"text": 5}), "text"),
+        (json!({"text": "a", "input_ids": [1]}), "input_ids"),
+        (json!({"input_ids": ["a"]}), "input_ids"),
+        (json!({"text": "a", "sampling_params": []}), "sampling_params"),
+        (json!({"text": "a", "sampling_params": {"max_new_tokens": 0}}), "sampling_params.max_new_tokens"),
+        (json!({"text": "a", "sampling_params": {"max_new_tokens": 300}}), "sampling_params.max_new_tokens"),
+        (json!({"text": "a", "sampling_params": {"custom_params": {"a": 1}}}), "sampling_params.custom_params"),
+        (json!({"text": "a", "sampling_params": {"temperature": 9}}), "temperature"),
+        (json!({"text": "a", "return_logprob": 1}), "return_logprob"),
+        (json!({"text": "a", "return_logprob": true, "logprob_start_len": 0}), "logprob_start_len"),
+        (json!({"text": "a", "image_data": "x"}), "image_data"),
+    ] {
+        let answer = asker.ask(Endpoint::Generate, &body).await;
+        assert_eq!((answer.status, &answer.json()["error"]["param"]), (400, &json!(param)), "{body}: {}", answer.text);
+    }
+    assert_eq!(rank.count(ADD), 0);
+}
