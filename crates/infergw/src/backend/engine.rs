@@ -24,6 +24,7 @@ mod failure;
 mod generate;
 pub mod gguf;
 mod link;
+pub mod messages;
 pub mod model;
 pub mod native;
 pub mod prepare;
@@ -118,6 +119,7 @@ impl EngineBackend {
                 let context = self.context();
                 self.answer_text(question, writer, move |text, body| text.tokenize(body, context)).await
             }
+            Endpoint::CountTokens => self.answer_text(question, writer, TextSide::count_tokens).await,
             Endpoint::Detokenize => self.answer_text(question, writer, TextSide::detokenize).await,
             endpoint => {
                 let answered = self.generate(question, writer).await;

@@ -147,3 +147,87 @@ async fn a6_native_refusals() {
     }
     assert_eq!(rank.count(ADD), 0);
 }
+
+/// The events of a stream whose events are named after their types; there is no `[DONE]`.
+fn typed_events(answer: &Answer) -> Vec<Value> {
+    let event = |text: &str| {
+        let (name, data) = text.strip_prefix("event: ").unwrap().split_once("\ndata: ").unwrap();
+        let data: Value = serde_json::from_str(data).unwrap();
+        assert_eq!(data["type"], name);
+        data
+    };
+    answer.text.split_terminator("\n\n").map(event).collect()
+}
+
+fn types(events: &[Value]) -> Vec<&str> {
+    let mut types: Vec<&str> = events.iter().map(|event| event["type"].as_str().unwrap()).collect();
+    types.dedup();
+    types
+}
+
+/// U1, U4: Anthropic's form: the joined deltas are the whole message; the stop sequence is named.
+#[tokio::test(flavor = "multi_thread")]
+async fn u1_messages() {
+    let (asker, rank) = echo(&["--step-ms", "1", "--chunk", "2"]).await;
+    let mut body = json!({
+        "max_tokens": 500, "system": "s", "messages": [{"role": "user", "content": PROMPT}],
+        "stop_sequences": ["stop here", "nowhere"], "ignore_eos": true,
+    });
+    let whole = asker.ask(Endpoint::Messages, &body).await;
+    assert_eq!(whole.status, 200, "{}", whole.text);
+    let whole = whole.json();
+    let text = format!("system\ns\nuser\n{}", PROMPT.split("stop here").next().unwrap());
+    assert_eq!(whole["content"], json!([{"type": "text", "text": text}]));
+    assert_eq!(
+        (&whole["type"], &whole["role"], &whole["model"]),
+        (&json!("message"), &json!("assistant"), &json!("smollm2-135m"))
+    );
+    assert_eq!((&whole["stop_reason"], &whole["stop_sequence"]), (&json!("stop_sequence"), &json!("stop here")));
+    assert!(whole["id"].as_str().unwrap().starts_with("msg_"));
+    rank.wait_for(ABORT, 1).await;
+    let counted = asker.ask(Endpoint::CountTokens, &body).await.json();
+    let usage = &whole["usage"];
+    let input = usage["input_tokens"].as_u64().unwrap() + usage["cache_read_input_tokens"].as_u64().unwrap();
+    assert_eq!(counted, json!({"input_tokens": input}));
+
+    body["stream"] = true.into();
+    let answer = asker.ask(Endpoint::Messages, &body).await;
+    let events = typed_events(&answer);
+    let order = [
+        "message_start",
+        "content_block_start",
+        "content_block_delta",
+        "content_block_stop",
+        "message_delta",
+        "message_stop",
+    ];
+    assert_eq!(types(&events), order);
+    let joined: String = events.iter().filter_map(|event| event["delta"]["text"].as_str()).collect();
+    assert_eq!(joined, text);
+    let start = &events[0]["message"];
+    assert_eq!(
+        (&start["content"], &start["stop_reason"], &start["usage"]["output_tokens"]),
+        (&json!([]), &Value::Null, &json!(0))
+    );
+    let delta = &events[events.len() - 2];
+    assert_eq!(delta["delta"], json!({"stop_reason": "stop_sequence", "stop_sequence": "stop here"}));
+    assert_eq!(delta["usage"]["output_tokens"], usage["output_tokens"]);
+    assert_eq!(rank.count(ADD), 2);
+}
+
+/// The other ends of a message, and a last turn that is gone on with.
+#[tokio::test(flavor = "multi_thread")]
+async fn a9_messages_ends_and_prefill() {
+    let (asker, _rank) = echo(&[]).await;
+    let ask = async |body: Value| asker.ask(Endpoint::Messages, &body).await.json();
+    let turns = json!([{"role": "user", "content": "hi"}, {"role": "assistant", "content": "So it"}]);
+    let cut = ask(json!({"max_tokens": 2, "messages": turns})).await;
+    assert_eq!((&cut["stop_reason"], &cut["usage"]["output_tokens"]), (&json!("max_tokens"), &json!(2)));
+    let whole =
+        ask(json!({"max_tokens": 100, "messages": turns, "ignore_eos": true, "skip_special_tokens": false})).await;
+    let text = whole["content"][0]["text"].as_str().unwrap();
+    assert!(text.ends_with("<|im_start|>assistant\nSo it<|im_end|>"), "the prompt ends with the open turn: {text}");
+    let ended =
+        ask(json!({"max_tokens": 100, "messages": [{"role": "user", "content": "hi"}], "stop_token_ids": [1]})).await;
+    assert_eq!((&ended["stop_reason"], &ended["content"]), (&json!("end_turn"), &json!([])));
+}

@@ -3,6 +3,7 @@
 
 use serde_json::{Map, Value};
 
+use super::messages;
 use super::native::{self, Native};
 use super::request::Dialect;
 use super::teller::{Teller, Telling};
@@ -16,6 +17,8 @@ pub enum Form {
     OpenAi(Dialect),
     /// SGLang's own.
     Native(Native),
+    /// Anthropic's.
+    Messages,
 }
 
 impl Form {
@@ -28,6 +31,8 @@ impl Form {
             Endpoint::ChatCompletions => Ok((Form::OpenAi(Dialect::ChatCompletions), body)),
             Endpoint::Completions => Ok((Form::OpenAi(Dialect::Completions), body)),
             Endpoint::Generate => native::read(body).map(|(form, body)| (Form::Native(form), body)),
+            Endpoint::Messages => messages::read(body, false).map(|body| (Form::Messages, body)),
+            Endpoint::CountTokens => messages::read(body, true).map(|body| (Form::Messages, body)),
             other => Err(ApiError::unsupported_endpoint(other.path())),
         }
     }
@@ -37,6 +42,7 @@ impl Form {
         match self {
             Form::OpenAi(dialect) => *dialect,
             Form::Native(_) => Dialect::Completions,
+            Form::Messages => Dialect::ChatCompletions,
         }
     }
 
@@ -51,6 +57,7 @@ impl Form {
             Form::OpenAi(Dialect::ChatCompletions) => "chatcmpl-",
             Form::OpenAi(Dialect::Completions) => "cmpl-",
             Form::Native(_) => "",
+            Form::Messages => "msg_",
         }
     }
 
@@ -59,6 +66,7 @@ impl Form {
         match self {
             Form::OpenAi(dialect) => telling.openai(*dialect),
             Form::Native(form) => form.teller(telling),
+            Form::Messages => messages::teller(telling),
         }
     }
 }
@@ -67,6 +75,7 @@ impl Form {
 pub fn renames(endpoint: Endpoint) -> &'static [(&'static str, &'static str)] {
     match endpoint {
         Endpoint::Generate => native::RENAMES,
+        Endpoint::Messages | Endpoint::CountTokens => messages::RENAMES,
         _ => &[],
     }
 }

@@ -50,7 +50,7 @@ impl TextSide {
             (Some(_), Some(_)) => {
                 return Err(ApiError::invalid("'prompt' and 'messages' exclude each other.", Some("prompt")));
             }
-            (_, Some(_)) => self.conversation_tokens(body)?,
+            (_, Some(_)) => self.conversation_tokens(Endpoint::ChatCompletions, body)?,
             (Some(Value::String(prompt)), None) => {
                 let special = asked.add_special_tokens.unwrap_or(true);
                 encode(&self.model.tokenizer, prompt, special)
@@ -67,11 +67,20 @@ impl TextSide {
     ///
     /// # Errors
     /// A 400 with the field at fault.
-    pub fn conversation_tokens(&self, body: &[u8]) -> Result<Vec<u32>, ApiError> {
-        match self.read(Endpoint::ChatCompletions, body)?.1.input {
+    pub fn conversation_tokens(&self, endpoint: Endpoint, body: &[u8]) -> Result<Vec<u32>, ApiError> {
+        match self.read(endpoint, body)?.1.input {
             Input::Chat { mut conversation, add_special_tokens } => self.chat(&mut conversation, add_special_tokens),
             Input::Prompts { .. } => Ok(Vec::new()),
         }
+    }
+
+    /// `/v1/messages/count_tokens`: how many tokens the same message would begin with.
+    ///
+    /// # Errors
+    /// A 400 with the field at fault.
+    pub fn count_tokens(&self, body: &[u8]) -> Result<Vec<u8>, ApiError> {
+        let tokens = self.conversation_tokens(Endpoint::CountTokens, body)?;
+        written(&serde_json::json!({"input_tokens": tokens.len()}))
     }
 
     /// `/detokenize`: the text of tokens, control tokens included.
