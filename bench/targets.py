@@ -5,6 +5,7 @@ import json
 import os
 import pathlib
 import shutil
+import signal
 import socket
 import subprocess
 import tempfile
@@ -38,14 +39,16 @@ def process(*command: str, folder: str | None = None):
     """A child whose output is kept in a file that is shown if it does not get ready."""
     env = {key: value for key, value in os.environ.items() if not key.startswith("INFERGW_")}
     with tempfile.NamedTemporaryFile("w+") as log:
-        child = subprocess.Popen(command, cwd=folder, env=env, stdout=log, stderr=log)
+        # In a group of its own, which ends with it: nginx's workers and smg's router would outlive the process that starts them.
+        child = subprocess.Popen(command, cwd=folder, env=env, stdout=log, stderr=log, start_new_session=True)
         try:
             yield child
         except Unready as error:
             log.seek(0)
             raise SystemExit(f"{' '.join(command)}: {error}\n{log.read()[-3000:]}") from None
         finally:
-            child.kill()
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(child.pid, signal.SIGKILL)
             child.wait()
 
 
