@@ -30,6 +30,7 @@ pub mod native;
 pub mod prepare;
 pub mod prompt;
 pub mod request;
+pub mod responses;
 pub mod stop;
 pub mod submit;
 mod teller;

@@ -80,6 +80,7 @@ impl Asker {
         };
         let backend = Arc::clone(&self.backend);
         let (cursor, _) = self.flights.join(None, |mut writer| async move {
+            writer.errors(question.endpoint.errors());
             let result = backend.run(&question, &mut writer).await;
             writer.finish(result, stream);
         });

@@ -1,9 +1,9 @@
 //! The endpoints beside chat completions and completions, on an engine that answers with the prompt's tokens.
 
-use infergw::types::{ENDPOINTS, Endpoint};
+use infergw::types::{Cause, ENDPOINTS, End, Endpoint};
 use serde_json::{Value, json};
 
-use crate::ask::Answer;
+use crate::ask::{self, Answer};
 use crate::{ABORT, ADD, PROMPT, echo};
 
 /// A2, A6: what an engine cannot answer is refused by name.
@@ -230,4 +230,109 @@ async fn a9_messages_ends_and_prefill() {
     let ended =
         ask(json!({"max_tokens": 100, "messages": [{"role": "user", "content": "hi"}], "stop_token_ids": [1]})).await;
     assert_eq!((&ended["stop_reason"], &ended["content"]), (&json!("end_turn"), &json!([])));
+}
+
+/// U1, U9: a response, whole and as numbered events that end in the whole.
+#[tokio::test(flavor = "multi_thread")]
+async fn u1_responses() {
+    let (asker, _rank) = echo(&["--step-ms", "1", "--chunk", "2", "--wire", "crate010"]).await;
+    let mut body = json!({
+        "input": PROMPT, "instructions": "s", "ignore_eos": true, "max_output_tokens": 400, "metadata": {"a": "b"},
+        "include": ["message.output_text.logprobs"],
+    });
+    let answer = asker.ask(Endpoint::Responses, &body).await;
+    assert_eq!(answer.status, 200, "{}", answer.text);
+    let whole = answer.json();
+    let part = &whole["output"][0]["content"][0];
+    assert_eq!(part["text"], format!("system\ns\nuser\n{PROMPT}\nassistant\n"));
+    assert_eq!(
+        (&whole["object"], &whole["status"], &whole["metadata"]),
+        (&json!("response"), &json!("completed"), &json!({"a": "b"}))
+    );
+    assert_eq!(
+        (&whole["store"], &whole["incomplete_details"], &whole["error"]),
+        (&json!(false), &Value::Null, &Value::Null)
+    );
+    let scores = part["logprobs"].as_array().unwrap();
+    assert_eq!(whole["usage"]["output_tokens"], scores.len());
+
+    body["stream"] = true.into();
+    let events = typed_events(&asker.ask(Endpoint::Responses, &body).await);
+    let order = [
+        "response.created",
+        "response.in_progress",
+        "response.output_item.added",
+        "response.content_part.added",
+        "response.output_text.delta",
+        "response.output_text.done",
+        "response.content_part.done",
+        "response.output_item.done",
+        "response.completed",
+    ];
+    assert_eq!(types(&events), order);
+    let numbers: Vec<u64> = events.iter().map(|event| event["sequence_number"].as_u64().unwrap()).collect();
+    assert_eq!(numbers, (0..events.len() as u64).collect::<Vec<_>>());
+    let deltas = || events.iter().filter(|event| event["type"] == "response.output_text.delta");
+    let joined: String = deltas().map(|event| event["delta"].as_str().unwrap()).collect();
+    assert_eq!(joined, part["text"].as_str().unwrap());
+    assert_eq!(deltas().flat_map(|event| event["logprobs"].as_array().unwrap()).count(), scores.len(), "U9");
+    let last = &events.last().unwrap()["response"];
+    assert_eq!((&last["output"][0]["content"], &last["status"]), (&whole["output"][0]["content"], &whole["status"]));
+    assert_eq!(last["usage"]["output_tokens"], whole["usage"]["output_tokens"]);
+    assert_eq!(last["output"][0]["id"], events[2]["item"]["id"]);
+    assert_eq!(last["id"], events[0]["response"]["id"]);
+}
+
+/// A3, A5, A6: limits and refusals under this API's names; a cut answer is incomplete.
+#[tokio::test(flavor = "multi_thread")]
+async fn a6_responses_limits() {
+    let (asker, rank) = echo(&["--max-model-len", "100"]).await;
+    let ask = async |body: Value| asker.ask(Endpoint::Responses, &body).await;
+    for (body, param) in [
+        (json!({"input": "x", "max_output_tokens": 0}), "max_output_tokens"),
+        (json!({"input": "x", "max_output_tokens": 100}), "max_output_tokens"),
+        (json!({"input": "x ".repeat(100)}), "input"),
+        (json!({"input": "x", "previous_response_id": "resp_1"}), "previous_response_id"),
+        (json!({"input": "x", "temperature": 5}), "temperature"),
+        (json!({"input": "x", "text": {"format": {"type": "xml"}}}), "text.format"),
+    ] {
+        let answer = ask(body.clone()).await;
+        assert_eq!((answer.status, &answer.json()["error"]["param"]), (400, &json!(param)), "{body}: {}", answer.text);
+    }
+    assert_eq!(rank.count(ADD), 0);
+    let cut = ask(json!({"input": "x", "max_output_tokens": 2})).await.json();
+    assert_eq!(
+        (&cut["status"], &cut["incomplete_details"]["reason"]),
+        (&json!("incomplete"), &json!("max_output_tokens"))
+    );
+    assert_eq!(cut["output"][0]["status"], "incomplete");
+}
+
+/// S5: a response whose engine dies says that it failed, as its last event; a message has its error event.
+#[tokio::test(flavor = "multi_thread")]
+async fn s5_other_streams_that_fail() {
+    for endpoint in [Endpoint::Responses, Endpoint::Messages, Endpoint::Generate] {
+        let (asker, mut rank) = echo(&["--step-ms", "100"]).await;
+        let body = json!({
+            "input": PROMPT, "text": if endpoint == Endpoint::Generate { json!(PROMPT) } else { json!(null) },
+            "messages": [{"role": "user", "content": PROMPT}], "max_tokens": 100, "stream": true,
+        });
+        let mut cursor = asker.fly(endpoint, &body);
+        cursor.head().await;
+        rank.kill();
+        let answer = ask::read(cursor).await;
+        assert_eq!(answer.end, End::Failed(Cause::Truncated));
+        match endpoint {
+            Endpoint::Generate => assert!(answer.events().pop().unwrap()["error"]["message"].is_string()),
+            Endpoint::Messages => {
+                let last = typed_events(&answer).pop().unwrap();
+                assert_eq!((&last["type"], &last["error"]["type"]), (&json!("error"), &json!("api_error")));
+            }
+            _ => {
+                let last = typed_events(&answer).pop().unwrap();
+                assert_eq!((&last["type"], &last["response"]["status"]), (&json!("response.failed"), &json!("failed")));
+                assert!(last["response"]["error"]["message"].as_str().unwrap().contains("engine 0"), "{last}");
+            }
+        }
+    }
 }

@@ -37,6 +37,14 @@ impl ApiError {
         }
     }
 
+    /// The message alone.
+    pub fn message(&self) -> String {
+        match self.read().error.message {
+            Value::String(message) => message,
+            _ => String::new(),
+        }
+    }
+
     /// The same error with other names of fields: the client called them so.
     pub fn renamed(self, names: &[(&str, &str)]) -> Self {
         if names.is_empty() || !self.status.is_client_error() {

@@ -211,6 +211,11 @@ fn logprobs(endpoint: Dialect, tokens: &[TokenLogprob], table: &TokenTable, offs
 }
 
 fn chat_logprobs(tokens: &[TokenLogprob], table: &TokenTable) -> Value {
+    json!({"content": logprob_entries(tokens, table), "refusal": null})
+}
+
+/// One entry for each token, with its bytes and the alternatives.
+pub(super) fn logprob_entries(tokens: &[TokenLogprob], table: &TokenTable) -> Vec<Value> {
     #[derive(Serialize)]
     struct Entry<'a> {
         token: std::borrow::Cow<'a, str>,
@@ -221,15 +226,14 @@ fn chat_logprobs(tokens: &[TokenLogprob], table: &TokenTable) -> Value {
         let bytes = table.token_bytes(id);
         Entry { token: String::from_utf8_lossy(bytes), logprob: logprob.max(LEAST_LOGPROB), bytes }
     };
-    let content: Vec<Value> = tokens
+    tokens
         .iter()
         .map(|token| {
             let mut value = json!(entry(token.id, token.logprob));
             value["top_logprobs"] = token.top.iter().map(|&(id, logprob)| json!(entry(id, logprob))).collect();
             value
         })
-        .collect();
-    json!({"content": content, "refusal": null})
+        .collect()
 }
 
 fn completion_logprobs(tokens: &[TokenLogprob], table: &TokenTable, offset: usize) -> Value {

@@ -6,6 +6,7 @@ use serde_json::{Map, Value};
 use super::messages;
 use super::native::{self, Native};
 use super::request::Dialect;
+use super::responses::{self, Responses};
 use super::teller::{Teller, Telling};
 use crate::api::error::ApiError;
 use crate::types::Endpoint;
@@ -19,6 +20,8 @@ pub enum Form {
     Native(Native),
     /// Anthropic's.
     Messages,
+    /// OpenAI's responses.
+    Responses(Box<Responses>),
 }
 
 impl Form {
@@ -33,6 +36,7 @@ impl Form {
             Endpoint::Generate => native::read(body).map(|(form, body)| (Form::Native(form), body)),
             Endpoint::Messages => messages::read(body, false).map(|body| (Form::Messages, body)),
             Endpoint::CountTokens => messages::read(body, true).map(|body| (Form::Messages, body)),
+            Endpoint::Responses => responses::read(body).map(|(form, body)| (Form::Responses(Box::new(form)), body)),
             other => Err(ApiError::unsupported_endpoint(other.path())),
         }
     }
@@ -42,7 +46,7 @@ impl Form {
         match self {
             Form::OpenAi(dialect) => *dialect,
             Form::Native(_) => Dialect::Completions,
-            Form::Messages => Dialect::ChatCompletions,
+            Form::Messages | Form::Responses(_) => Dialect::ChatCompletions,
         }
     }
 
@@ -58,6 +62,7 @@ impl Form {
             Form::OpenAi(Dialect::Completions) => "cmpl-",
             Form::Native(_) => "",
             Form::Messages => "msg_",
+            Form::Responses(_) => "resp_",
         }
     }
 
@@ -67,6 +72,7 @@ impl Form {
             Form::OpenAi(dialect) => telling.openai(*dialect),
             Form::Native(form) => form.teller(telling),
             Form::Messages => messages::teller(telling),
+            Form::Responses(form) => form.teller(telling),
         }
     }
 }
@@ -76,6 +82,7 @@ pub fn renames(endpoint: Endpoint) -> &'static [(&'static str, &'static str)] {
     match endpoint {
         Endpoint::Generate => native::RENAMES,
         Endpoint::Messages | Endpoint::CountTokens => messages::RENAMES,
+        Endpoint::Responses => responses::RENAMES,
         _ => &[],
     }
 }
