@@ -17,12 +17,13 @@ use crate::api::error::ApiError;
 use crate::api::route::Route;
 use crate::api::{self, body, header};
 use crate::coalesce::key::Key;
-use crate::coalesce::log::Cursor;
+use crate::coalesce::log::{About, Cursor};
 use crate::config::Sharing;
 use crate::health;
+use crate::observe::sharing::generated_tokens;
 use crate::observe::{Outcome, Record};
 use crate::reply::{self, KeepAlive, Reply};
-use crate::types::{Caller, Endpoint, Head, Question, Role};
+use crate::types::{Bypass, Caller, Endpoint, Head, Question, Role};
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 const COALESCE: HeaderName = HeaderName::from_static(header::COALESCE);
@@ -93,11 +94,13 @@ where
         }
     };
     let (question, shared) = question;
-    record.known(gateway.pool.label(&question.model), &question.caller.tenant);
+    let model = gateway.pool.label(&question.model);
+    record.known(model.clone(), &question.caller.tenant);
 
     // Step 4: join, or lead. The leader's flight goes on in `Pool::answer`, in a task of its own.
     let (stream, shape) = (question.stream, question.endpoint.errors());
-    let key = if shared { Key::of(&question) } else { None };
+    let key = shared.and_then(|()| Key::of(&question).ok_or(Bypass::NotCanonical));
+    let key = key.inspect_err(|bypass| gateway.metrics.sharing.bypassed(*bypass)).ok();
     let pool = Arc::clone(&gateway.pool);
     let id = Arc::clone(&question.request_id);
     let lead = move |writer| async move { pool.answer(&question, writer).await };
@@ -107,7 +110,7 @@ where
         let (answered, ()) = join(in_one_piece(cursor, record), run).await;
         return answered;
     }
-    let (cursor, role) = gateway.flights.join(key, lead);
+    let (cursor, role) = gateway.flights.board(key, About { model, path: endpoint.path() }, lead);
     record.joined(role);
     if let Some(key) = key {
         tracing::info!(request_id = %id, key = %key.short(), role = role.as_str(), "coalesce");
@@ -148,6 +151,9 @@ async fn collected(
 ) -> Result<Response<Reply>, ApiError> {
     record.head(head.status);
     let (body, outcome) = reply::collect(&mut cursor).await;
+    if role == Role::Follower {
+        cursor.generated(generated_tokens(&body).unwrap_or(0));
+    }
     if head.status.is_success() && outcome != Outcome::Ok {
         return Err(broken_off(record, outcome));
     }
@@ -189,7 +195,7 @@ async fn ask<B>(
     endpoint: Endpoint,
     request: Request<B>,
     (caller, request_id): (Caller, Arc<str>),
-) -> Result<(Question, bool), ApiError>
+) -> Result<(Question, Result<(), Bypass>), ApiError>
 where
     B: Body<Data = Bytes> + Unpin,
 {
@@ -206,12 +212,17 @@ where
     }
     gateway.pool.check_model(&question.model)?;
     let policy = &gateway.config.coalesce;
-    let shared = match if question.stream { policy.stream } else { policy.non_stream } {
+    let allowed = match if question.stream { policy.stream } else { policy.non_stream } {
         Sharing::All => true,
         Sharing::Deterministic => envelope.deterministic,
         Sharing::Off => false,
     };
-    let shared = shared && endpoint.generates() && !header::opts_out(&parts.headers);
+    let shared = match header::opts_out(&parts.headers) {
+        _ if !endpoint.generates() => Err(Bypass::Endpoint),
+        Some(bypass) => Err(bypass),
+        None if !allowed => Err(Bypass::Policy),
+        None => Ok(()),
+    };
     Ok((question, shared))
 }
 

@@ -6,64 +6,128 @@
 use std::collections::HashMap;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
+mod apart;
 pub mod flight;
 pub mod key;
 pub mod log;
 
+use apart::Apart;
 use flight::FlightWriter;
 use key::Key;
-use log::{Bounds, Cursor, Log, LogTotal};
+use log::{About, Bounds, Cursor, Log, LogTotal, Seen};
 
-use crate::types::Role;
+use crate::observe::Sharing;
+use crate::types::{Bypass, Role};
 
-/// All flights that can be joined.
+/// All flights.
 #[derive(Debug)]
 pub struct Flights {
-    open: Arc<Registry>,
+    registry: Arc<Mutex<Registry>>,
     bounds: Bounds,
     total: Arc<LogTotal>,
+    sharing: Sharing,
+    /// How long an answer is remembered that must not be shared; zero is not at all.
+    remember: Duration,
 }
 
-type Registry = Mutex<HashMap<Key, Arc<Log>>>;
+#[derive(Debug, Default)]
+struct Registry {
+    open: HashMap<Key, Arc<Log>>,
+    /// Flights that took no more joiners when a later one came under their key.
+    displaced: Vec<(Key, Arc<Log>)>,
+    apart: Apart,
+}
+
+impl Registry {
+    /// Take a flight out that has landed.
+    fn land(&mut self, key: &Key, log: &Arc<Log>) {
+        // A later flight may stand under the same key, once this one took no more joiners.
+        if self.open.get(key).is_some_and(|current| Arc::ptr_eq(current, log)) {
+            self.open.remove(key);
+        } else {
+            self.displaced.retain(|(_, other)| !Arc::ptr_eq(other, log));
+        }
+    }
+}
 
 impl Flights {
     /// No flights yet; every log keeps within `bounds`, all together within `total_bytes`.
     pub fn new(bounds: Bounds, total_bytes: usize) -> Self {
-        Self { open: Arc::default(), bounds, total: Arc::new(LogTotal::new(total_bytes)) }
+        Self::counting(bounds, total_bytes, Sharing::default())
+    }
+
+    /// The same, with counters that somebody looks at.
+    pub fn counting(bounds: Bounds, total_bytes: usize, sharing: Sharing) -> Self {
+        let total = Arc::new(LogTotal::counting(total_bytes, sharing.clone()));
+        Self { registry: Arc::default(), bounds, total, sharing, remember: Duration::ZERO }
+    }
+
+    /// Remember for so long that a key's answer must not be shared.
+    #[must_use]
+    pub fn remembering(self, time: Duration) -> Self {
+        Self { remember: time, ..self }
     }
 
     /// Join the flight under `key`, or lead a new one that `lead` runs. Without a key the flight is nobody else's.
-    ///
-    /// `lead` is called at most once, and only for a leader. Its future runs in a task of its own, which no client
-    /// connection owns (C1); the last cursor's drop cancels it (D1).
     pub fn join<L, F>(&self, key: Option<Key>, lead: L) -> (Cursor, Role)
     where
         L: FnOnce(FlightWriter) -> F,
         F: Future<Output = ()> + Send + 'static,
     {
-        let Some(key) = key else {
+        self.board(key, About::default(), lead)
+    }
+
+    /// The same, with what operators see of the flight.
+    ///
+    /// `lead` is called at most once, and only for a leader. Its future runs in a task of its own, which no client
+    /// connection owns (C1); the last cursor's drop cancels it (D1).
+    pub fn board<L, F>(&self, key: Option<Key>, about: About, lead: L) -> (Cursor, Role)
+    where
+        L: FnOnce(FlightWriter) -> F,
+        F: Future<Output = ()> + Send + 'static,
+    {
+        let alone = |lead: L| {
             let (log, cursor) = Log::start(self.bounds.clone(), false, Arc::clone(&self.total));
             flight::launch(&log, lead, || ());
-            return (cursor, Role::Off);
+            (cursor, Role::Off)
         };
+        let Some(key) = key else { return alone(lead) };
         let (log, cursor) = {
-            let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
-            if let Some(cursor) = open.get(&key).and_then(Log::subscribe) {
-                return (cursor, Role::Follower);
+            let mut registry = self.lock();
+            let found = registry.open.get(&key).map(Log::join);
+            let bypass = match found {
+                Some(Ok(cursor)) => return (cursor, Role::Follower),
+                Some(Err(bypass)) => bypass,
+                None if registry.apart.holds(&key) => Some(Bypass::Unshareable),
+                None => None,
+            };
+            if let Some(bypass) = bypass {
+                self.sharing.bypassed(bypass);
+                if bypass == Bypass::Unshareable {
+                    drop(registry);
+                    return alone(lead);
+                }
             }
-            let (log, cursor) = Log::start(self.bounds.clone(), true, Arc::clone(&self.total));
-            open.insert(key, Arc::clone(&log));
+            let (log, cursor) = Log::start_about(about, self.bounds.clone(), true, Arc::clone(&self.total));
+            if let Some(before) = registry.open.insert(key, Arc::clone(&log))
+                && bypass.is_some()
+            {
+                registry.displaced.push((key, before));
+            }
             (log, cursor)
         };
-        let registry = Arc::clone(&self.open);
+        self.sharing.flights.inc();
+        let registry = Arc::clone(&self.registry);
         let own = Arc::clone(&log);
+        let remember = self.remember;
         flight::launch(&log, lead, move || {
-            let mut open = registry.lock().unwrap_or_else(PoisonError::into_inner);
-            // A later flight may stand under the same key, once this one took no more joiners.
-            if open.get(&key).is_some_and(|current| Arc::ptr_eq(current, &own)) {
-                open.remove(&key);
+            let mut registry = registry.lock().unwrap_or_else(PoisonError::into_inner);
+            registry.land(&key, &own);
+            if !remember.is_zero() && own.is_unshareable() {
+                registry.apart.remember(key, remember);
             }
         });
         (cursor, Role::Leader)
@@ -81,9 +145,28 @@ impl Flights {
         (cursor, Box::pin(lead(FlightWriter::new(log))))
     }
 
+    /// What operators see of the flights, the oldest first, at most `limit`; and how many there are.
+    pub fn seen(&self, limit: usize) -> (Vec<Seen>, usize) {
+        let all: Vec<(Key, Arc<Log>)> = {
+            let registry = self.lock();
+            let open = registry.open.iter().map(|(key, log)| (*key, Arc::clone(log)));
+            open.chain(registry.displaced.iter().cloned()).collect()
+        };
+        let count = all.len();
+        let mut seen: Vec<Seen> = all.iter().map(|(key, log)| log.seen(key)).collect();
+        seen.sort_by_key(|flight| std::cmp::Reverse(flight.age_ms));
+        seen.truncate(limit);
+        (seen, count)
+    }
+
     /// Number of flights that stand in the registry.
     pub fn len(&self) -> usize {
-        self.open.lock().unwrap_or_else(PoisonError::into_inner).len()
+        let registry = self.lock();
+        registry.open.len() + registry.displaced.len()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Registry> {
+        self.registry.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Whether no flight stands in the registry.

@@ -185,6 +185,10 @@ pub struct Coalesce {
     /// Most bytes that all logs hold before flights take no joiners.
     #[serde(with = "crate::config::size")]
     pub total: usize,
+    /// How long a question is remembered whose answer the upstream said must not be shared (`Cache-Control: private`, `no-store`
+    /// on an answer in one piece, or `x-infergw-coalesce: off`): asked again, it runs by itself.
+    #[serde(with = "crate::config::duration")]
+    pub remember: Duration,
 }
 
 impl Default for Coalesce {
@@ -196,6 +200,7 @@ impl Default for Coalesce {
             join_age: Duration::from_secs(600),
             max_subscribers: 4096,
             total: 512 << 20,
+            remember: Duration::from_secs(60),
         }
     }
 }

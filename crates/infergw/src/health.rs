@@ -53,6 +53,11 @@ pub fn model(gateway: &Gateway, model: &str) -> Result<Response<Reply>, ApiError
     Err(ApiError::model_not_found(model))
 }
 
+/// Something as JSON.
+pub fn json(value: &serde_json::Value) -> Response<Reply> {
+    reply(StatusCode::OK, "application/json", value.to_string())
+}
+
 fn entry(model: &str) -> serde_json::Value {
     json!({"id": model, "object": "model", "created": 0, "owned_by": "infergw"})
 }

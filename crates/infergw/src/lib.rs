@@ -122,7 +122,8 @@ impl Gateway {
         let gateway = Arc::new(Gateway {
             admission: Admission::new(&config.keys),
             pool: Arc::new(Pool::new(backends, Arc::clone(&metrics), Arc::clone(&drain))),
-            flights: Flights::new(bounds, config.coalesce.total),
+            flights: Flights::counting(bounds, config.coalesce.total, metrics.sharing.clone())
+                .remembering(config.coalesce.remember),
             metrics,
             drain,
             workers,

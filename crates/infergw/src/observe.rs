@@ -10,8 +10,10 @@ use tokio::time::Instant;
 use crate::types::{Cause, End, Role};
 
 pub mod metrics;
+pub mod sharing;
 
 pub use metrics::Metrics;
+pub use sharing::Sharing;
 
 /// How a request ended, for its client (O1).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

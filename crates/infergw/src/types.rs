@@ -72,6 +72,26 @@ impl Head {
         Self { status: StatusCode::OK, headers }
     }
 
+    /// Whether others may get this answer too.
+    ///
+    /// `Cache-Control: private` or `x-infergw-coalesce: off` say no. `no-store` does only on an answer in one piece: the usual
+    /// libraries for event streams send it with every stream, whatever is in it.
+    pub fn may_be_shared(&self) -> bool {
+        let off = self.headers.get("x-infergw-coalesce").is_some_and(|value| value.as_bytes() == b"off");
+        let mut directives = self
+            .headers
+            .get_all(CACHE_CONTROL)
+            .iter()
+            .filter_map(|value| value.to_str().ok())
+            .flat_map(|value| value.split(','))
+            .map(str::trim);
+        let kept_apart = |directive: &str| {
+            directive.eq_ignore_ascii_case("private")
+                || (directive.eq_ignore_ascii_case("no-store") && !self.is_event_stream())
+        };
+        !off && !directives.any(kept_apart)
+    }
+
     /// Whether a stream of events follows.
     pub fn is_event_stream(&self) -> bool {
         const EVENT_STREAM: &[u8] = b"text/event-stream";
@@ -149,6 +169,63 @@ impl Role {
             Role::Leader => "leader",
             Role::Follower => "follower",
             Role::Off => "off",
+        }
+    }
+}
+
+/// Why a request runs by itself although others may ask the same: the fixed labels of a metric.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Bypass {
+    /// The caller asked for it with `x-infergw-coalesce: off`.
+    OptedOut,
+    /// The caller sent `Cache-Control: no-store`.
+    NoStore,
+    /// The operator's policy (C5).
+    Policy,
+    /// The endpoint runs no generation.
+    Endpoint,
+    /// Equality with another request cannot be decided safely: a key stands twice, it is nested too deep (C3).
+    NotCanonical,
+    /// The flight's log has outgrown its join window.
+    Window,
+    /// The flight is too old.
+    Age,
+    /// The flight has as many subscribers as it may have.
+    Subscribers,
+    /// All logs together hold as much as they may.
+    Total,
+    /// The upstream said that the answer must not be shared, now or a short while ago.
+    Unshareable,
+}
+
+impl Bypass {
+    /// All of them, in their order.
+    pub const ALL: [Self; 10] = [
+        Self::OptedOut,
+        Self::NoStore,
+        Self::Policy,
+        Self::Endpoint,
+        Self::NotCanonical,
+        Self::Window,
+        Self::Age,
+        Self::Subscribers,
+        Self::Total,
+        Self::Unshareable,
+    ];
+
+    /// The label's value.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::OptedOut => "opted_out",
+            Self::NoStore => "no_store",
+            Self::Policy => "policy",
+            Self::Endpoint => "endpoint",
+            Self::NotCanonical => "not_canonical",
+            Self::Window => "window",
+            Self::Age => "age",
+            Self::Subscribers => "subscribers",
+            Self::Total => "total",
+            Self::Unshareable => "unshareable",
         }
     }
 }

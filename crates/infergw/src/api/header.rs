@@ -5,6 +5,7 @@ use http::header::{AUTHORIZATION, CONTENT_LENGTH, TRANSFER_ENCODING};
 
 use super::error::ApiError;
 use crate::hop_by_hop::strip_hop_by_hop;
+use crate::types::Bypass;
 
 /// What an upstream must not see beyond that: it gets its own, or none.
 const NOT_FORWARDED: [&str; 4] = ["host", "content-length", "accept-encoding", "expect"];
@@ -54,16 +55,18 @@ pub fn rank(headers: &HeaderMap, in_body: Option<u16>) -> Result<Option<u16>, Ap
     }
 }
 
-/// Whether the caller wants its request to itself (C5).
-pub fn opts_out(headers: &HeaderMap) -> bool {
-    let off = headers.get(COALESCE).is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"off"));
+/// Whether, and how, the caller wants its request to itself (C5).
+pub fn opts_out(headers: &HeaderMap) -> Option<Bypass> {
+    if headers.get(COALESCE).is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"off")) {
+        return Some(Bypass::OptedOut);
+    }
     let no_store = headers
         .get_all(http::header::CACHE_CONTROL)
         .iter()
         .filter_map(|value| value.to_str().ok())
         .flat_map(|value| value.split(','))
         .any(|directive| directive.trim().eq_ignore_ascii_case("no-store"));
-    off || no_store
+    no_store.then_some(Bypass::NoStore)
 }
 
 #[cfg(test)]
@@ -113,8 +116,8 @@ mod tests {
 
     #[test]
     fn c5_a_caller_opts_out() {
-        assert!(opts_out(&headers(&[("x-infergw-coalesce", "off")])));
-        assert!(opts_out(&headers(&[("cache-control", "no-cache, No-Store")])));
-        assert!(!opts_out(&headers(&[("cache-control", "no-cache")])));
+        assert_eq!(opts_out(&headers(&[("x-infergw-coalesce", "off")])), Some(Bypass::OptedOut));
+        assert_eq!(opts_out(&headers(&[("cache-control", "no-cache, No-Store")])), Some(Bypass::NoStore));
+        assert_eq!(opts_out(&headers(&[("cache-control", "no-cache")])), None);
     }
 }

@@ -315,6 +315,7 @@ impl Inner {
             }
             if stream.watch().has_content() {
                 writer.content();
+                writer.tokens(stream.watch().tokens());
             }
             if stream.watch().failed() {
                 writer.failed(Cause::Backend);

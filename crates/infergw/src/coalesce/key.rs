@@ -58,6 +58,11 @@ impl Key {
         Some(Self(hash.finalize().into()))
     }
 
+    #[cfg(test)]
+    pub(super) fn of_text(text: &str) -> Self {
+        Self(Sha256::digest(text).into())
+    }
+
     /// The first 12 hexadecimal characters, for logs.
     pub fn short(&self) -> String {
         let mut text = String::with_capacity(12);

@@ -6,7 +6,7 @@
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
@@ -16,7 +16,12 @@ use slab::Slab;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use crate::types::{End, Head};
+use crate::observe::Sharing;
+use crate::types::{Bypass, End, Head};
+
+mod seen;
+
+pub use seen::Seen;
 
 /// Limits of one log.
 #[derive(Debug, Clone)]
@@ -34,12 +39,18 @@ pub struct Bounds {
 pub struct LogTotal {
     held: AtomicUsize,
     limit: usize,
+    sharing: Sharing,
 }
 
 impl LogTotal {
     /// Nothing held yet; over `limit` bytes no flight takes joiners.
     pub fn new(limit: usize) -> Self {
-        Self { held: AtomicUsize::new(0), limit }
+        Self::counting(limit, Sharing::default())
+    }
+
+    /// The same, with counters that somebody looks at.
+    pub fn counting(limit: usize, sharing: Sharing) -> Self {
+        Self { held: AtomicUsize::new(0), limit, sharing }
     }
 
     /// Bytes held now.
@@ -75,6 +86,18 @@ pub struct Log {
     abandoned: Notify,
     bounds: Bounds,
     total: Arc<LogTotal>,
+    about: About,
+    /// Tokens generated so far: as the answer reports them, else counted by the backend.
+    tokens: AtomicU64,
+}
+
+/// What operators see of a flight's question. Nothing in it comes from the client.
+#[derive(Debug, Clone, Default)]
+pub struct About {
+    /// The model, where a backend lists it.
+    pub model: Option<Arc<str>>,
+    /// The endpoint's path.
+    pub path: &'static str,
 }
 
 #[derive(Debug)]
@@ -91,6 +114,10 @@ struct State {
     content: Option<u64>,
     /// Whether others may join. Once false it stays false.
     open: bool,
+    /// Why not, where it is not simply over.
+    shut: Option<Bypass>,
+    /// The most that any reader that has left had read.
+    delivered: u64,
     since: Instant,
     readers: Slab<Reader>,
     writer: Option<Waker>,
@@ -116,6 +143,11 @@ struct Reader {
 impl Log {
     /// A log with its first subscriber. A log that is not `shared` never takes another.
     pub fn start(bounds: Bounds, shared: bool, total: Arc<LogTotal>) -> (Arc<Self>, Cursor) {
+        Self::start_about(About::default(), bounds, shared, total)
+    }
+
+    /// The same, with what operators see of it.
+    pub fn start_about(about: About, bounds: Bounds, shared: bool, total: Arc<LogTotal>) -> (Arc<Self>, Cursor) {
         let mut readers = Slab::with_capacity(1);
         let id = readers.insert(Reader::default());
         let state = State {
@@ -126,29 +158,46 @@ impl Log {
             held: 0,
             end: None,
             content: None,
-            open: shared && !total.over(),
+            open: shared,
+            shut: None,
+            delivered: 0,
             since: Instant::now(),
             readers,
             writer: None,
         };
-        let log = Arc::new(Self { state: Mutex::new(state), abandoned: Notify::new(), bounds, total });
+        total.sharing.subscribers.inc();
+        let tokens = AtomicU64::new(0);
+        let log = Arc::new(Self { state: Mutex::new(state), abandoned: Notify::new(), bounds, total, about, tokens });
         let cursor = Cursor { log: Arc::clone(&log), id };
         (log, cursor)
     }
 
     /// Another subscriber, reading from the first frame; `None` when the flight takes no joiners (any more).
     pub fn subscribe(self: &Arc<Self>) -> Option<Cursor> {
+        self.join().ok()
+    }
+
+    /// The same, or why not; without a reason where the flight is over, or being cancelled.
+    pub(super) fn join(self: &Arc<Self>) -> Result<Cursor, Option<Bypass>> {
         let mut state = self.lock();
-        if state.since.elapsed() > self.bounds.join_age || self.total.over() {
-            state.open = false;
-        }
-        let full = state.readers.len() >= self.bounds.max_subscribers;
         // Without readers the flight is being cancelled; with an end it is over, and an error is never kept (C6).
-        if !state.open || state.end.is_some() || state.readers.is_empty() || full {
-            return None;
+        if state.end.is_some() || state.readers.is_empty() {
+            return Err(None);
+        }
+        if self.total.over() {
+            state.shut(Bypass::Total);
+        } else if state.since.elapsed() > self.bounds.join_age {
+            state.shut(Bypass::Age);
+        }
+        if !state.open {
+            return Err(state.shut);
+        }
+        if state.readers.len() >= self.bounds.max_subscribers {
+            return Err(Some(Bypass::Subscribers));
         }
         let id = state.readers.insert(Reader::default());
-        Some(Cursor { log: Arc::clone(self), id })
+        self.total.sharing.subscribers.inc();
+        Ok(Cursor { log: Arc::clone(self), id })
     }
 
     /// Subscribers now.
@@ -162,6 +211,9 @@ impl Log {
 
     pub(super) fn publish(&self, head: Head) {
         let mut state = self.lock();
+        if state.open && !head.may_be_shared() {
+            state.shut(Bypass::Unshareable);
+        }
         state.head.get_or_insert_with(|| Arc::new(head));
         state.wake_readers();
     }
@@ -191,7 +243,9 @@ impl Log {
         }
         self.total.held.fetch_add(state.held - before, Ordering::Relaxed);
         let room = state.held <= self.bounds.join_window;
-        state.open &= room;
+        if !room {
+            state.shut(Bypass::Window);
+        }
         state.wake_readers();
         Ok(room)
     }
@@ -220,6 +274,11 @@ impl Log {
         Poll::Pending
     }
 
+    /// Tokens generated so far.
+    pub(super) fn generated(&self, tokens: u64) {
+        self.tokens.store(tokens, Ordering::Relaxed);
+    }
+
     pub(super) fn end(&self, end: End) {
         let mut state = self.lock();
         state.end.get_or_insert(end);
@@ -246,6 +305,11 @@ impl Log {
         }
     }
 
+    /// Whether the upstream said that this answer must not be shared.
+    pub(super) fn is_unshareable(&self) -> bool {
+        self.lock().shut == Some(Bypass::Unshareable)
+    }
+
     fn lock(&self) -> MutexGuard<'_, State> {
         // No code panics while it holds the lock; were it so, the state is still consistent frame by frame.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
@@ -260,6 +324,21 @@ impl Drop for Log {
 }
 
 impl State {
+    /// Take no more joiners; the first reason counts.
+    fn shut(&mut self, why: Bypass) {
+        if std::mem::replace(&mut self.open, false) {
+            self.shut = Some(why);
+        }
+    }
+
+    /// How much of what a reader got that leaves another one got too. The sum over all readers is what the flight gave
+    /// beyond what came from the backend once.
+    fn settle(&mut self, reader: &Reader) -> u64 {
+        let before = self.delivered;
+        self.delivered = before.max(reader.read);
+        before.min(reader.read)
+    }
+
     fn wake_readers(&mut self) {
         for (_, reader) in &mut self.readers {
             if let Some(waker) = reader.waker.take() {
@@ -351,6 +430,11 @@ impl Cursor {
         state.content.zip(state.readers.get(self.id)).is_some_and(|(content, reader)| reader.next > content)
     }
 
+    /// What a whole answer reports of its tokens.
+    pub fn generated(&self, tokens: u64) {
+        self.log.generated(tokens);
+    }
+
     /// What comes next, as a future.
     pub async fn step(&mut self) -> Step {
         poll_fn(|cx| self.poll_step(cx)).await
@@ -394,14 +478,22 @@ impl State {
 
 impl Drop for Cursor {
     fn drop(&mut self) {
-        let mut state = self.log.lock();
-        state.readers.remove(self.id);
+        let log = &self.log;
+        log.total.sharing.subscribers.dec();
+        let mut state = log.lock();
+        if let Some(reader) = state.readers.try_remove(self.id) {
+            let saved = state.settle(&reader);
+            if saved > 0 {
+                let share = saved as f64 / state.written as f64;
+                log.total.sharing.saved(saved, (log.tokens.load(Ordering::Relaxed) as f64 * share).round() as u64);
+            }
+        }
         if let Some(writer) = state.writer.take() {
             writer.wake();
         }
         if state.readers.is_empty() && state.end.is_none() {
             state.open = false;
-            self.log.abandoned.notify_one();
+            log.abandoned.notify_one();
         }
     }
 }

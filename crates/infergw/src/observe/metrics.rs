@@ -11,7 +11,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
 
-use super::Outcome;
+use super::{Outcome, Sharing};
 use crate::types::{BackendKind, Cause, Role};
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -44,6 +44,8 @@ pub struct Metrics {
     pub in_flight: Gauge,
     /// Seconds from a request's arrival to the first content that goes to its client.
     pub time_to_first_token: Histogram,
+    /// What sharing is worth.
+    pub sharing: Sharing,
     flights: Gauge,
     log_bytes: Gauge,
     requests: Family<RequestLabels, Counter>,
@@ -68,6 +70,7 @@ impl Metrics {
         let metrics = Self {
             in_flight: Gauge::default(),
             time_to_first_token: seconds(),
+            sharing: Sharing::default(),
             flights: Gauge::default(),
             log_bytes: Gauge::default(),
             requests: Family::default(),
@@ -88,7 +91,8 @@ impl Metrics {
         );
         registry.register("request_duration_seconds", "From arrival to completion", metrics.duration.clone());
         registry.register("coalesce_requests", "Requests by their role in a flight", metrics.joined.clone());
-        registry.register("flights", "Flights that can be joined", metrics.flights.clone());
+        metrics.sharing.register(&mut registry);
+        registry.register("flights", "Flights in the register", metrics.flights.clone());
         registry.register("flight_log_bytes", "Bytes that all flight logs hold", metrics.log_bytes.clone());
         registry.register("flight_failures", "Flights that failed, by cause", metrics.failures.clone());
         let upstream = metrics.upstream_requests.clone();

@@ -11,5 +11,6 @@ mod endpoints;
 mod resources;
 mod routing;
 mod security;
+mod sharing;
 mod streams;
 mod support;

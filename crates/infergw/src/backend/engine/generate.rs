@@ -97,8 +97,10 @@ impl Generation<'_> {
             }
             let bytes = std::mem::take(teller.buffer());
             if !bytes.is_empty() {
-                if tracks.iter().any(|track| track.choice.tokens() > 0) {
+                let generated = tracks.iter().map(|track| track.choice.tokens()).sum();
+                if generated > 0 {
                     writer.content();
+                    writer.tokens(generated);
                 }
                 push(writer, bytes).await?;
             }

@@ -10,6 +10,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::scan::Verdict;
+use crate::observe::sharing::generated_tokens;
 use crate::types::{DONE, StreamEnd};
 
 /// Most choices whose finish is kept count of.
@@ -32,6 +33,10 @@ pub(super) struct Watch {
     begun: bool,
     /// Whether an event with content has come.
     content: bool,
+    /// Events from the first one with content up to the finish.
+    said: u64,
+    /// Generated tokens, as the answer itself reports them.
+    generated: Option<u64>,
     error: Option<Bytes>,
 }
 
@@ -97,6 +102,8 @@ impl Watch {
             finished: Vec::new(),
             begun: false,
             content: false,
+            said: 0,
+            generated: None,
             error: None,
         }
     }
@@ -110,7 +117,12 @@ impl Watch {
             // Without a finish the answer is not whole; the caller says so before the end (S3).
             return if self.finished.is_empty() { Verdict::Hold } else { Verdict::Last };
         }
-        if !worth_parsing(self.end, &data) {
+        let telling = worth_parsing(self.end, &data);
+        if telling || !self.finished.is_empty() {
+            self.generated = generated_tokens(&data).or(self.generated);
+        }
+        if !telling {
+            self.said += u64::from(self.content && self.finished.is_empty());
             return Verdict::Pass;
         }
         match self.end {
@@ -198,6 +210,11 @@ impl Watch {
     /// Whether the answer itself says that it failed.
     pub(super) fn failed(&self) -> bool {
         self.failed
+    }
+
+    /// Tokens that have been generated: what the answer itself reports, else a count of its events with content.
+    pub(super) fn tokens(&self) -> u64 {
+        self.generated.unwrap_or(self.said)
     }
 
     /// Whether an event with data has come.

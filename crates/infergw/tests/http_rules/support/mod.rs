@@ -34,6 +34,24 @@ pub(crate) async fn gateway_at(upstreams: &[SocketAddr], tune: impl FnOnce(&mut 
     Gateway::start(config, listener, None).await.unwrap()
 }
 
+/// A gateway with an admin listener, and that one's address.
+pub(crate) async fn gateway_with_admin(
+    upstreams: &[&Upstream],
+    tune: impl FnOnce(&mut Config),
+) -> (Running, SocketAddr) {
+    let mut config = Config::default();
+    for upstream in upstreams {
+        let url = format!("http://{}", upstream.address);
+        config.upstreams.push(UpstreamConfig { url, models: vec!["m".into()], key: None });
+    }
+    let admin = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = admin.local_addr().unwrap();
+    config.server.admin = Some(address);
+    tune(&mut config);
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    (Gateway::start(config, listener, Some(admin)).await.unwrap(), address)
+}
+
 /// Wait for a state, not for a time.
 pub(crate) async fn until<F, T>(what: &str, mut state: F) -> T
 where
