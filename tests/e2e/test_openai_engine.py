@@ -73,3 +73,18 @@ def test_too_long(api):
         with pytest.raises(openai.BadRequestError) as long:
             api.chat.completions.create(**{**EXACT, "messages": [{"role": "user", "content": "word " * 9000}]}, stream=stream)
         assert long.value.code == "context_length_exceeded" and long.value.param == "messages"
+
+
+def test_a_conversation_that_goes_on_is_not_tokenized_anew(api, demo):
+    """The turns before are known: metrics say so."""
+
+    def known() -> int:
+        line = next(line for line in demo.http.get("/metrics").text.splitlines() if line.startswith("infergw_token_cache_hits_total "))
+        return int(line.split()[1])
+
+    turns = [{"role": "user", "content": "A long question. " * 40}]
+    api.chat.completions.create(model=MODEL, messages=turns, max_tokens=1)
+    before = known()
+    turns += [{"role": "assistant", "content": "An answer."}, {"role": "user", "content": "Go on."}]
+    api.chat.completions.create(model=MODEL, messages=turns, max_tokens=1)
+    assert known() == before + 1

@@ -13,6 +13,8 @@ use infergw::backend::engine::model::TextModel;
 use infergw::backend::engine::prepare::TextSide;
 use infergw::backend::engine::request::{Dialect, Output, Sampling};
 use infergw::backend::engine::tokenize::encode;
+use infergw::config::Text;
+use infergw::observe::Tokenizing;
 use infergw::types::Endpoint;
 
 const STREAMS: usize = 64;
@@ -37,7 +39,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     }
     let long: String = text.repeat(70);
     let body = serde_json::json!({"model": "m", "messages": [{"role": "user", "content": long}]}).to_string();
-    let side = Arc::new(TextSide { model, control: None });
+    let side = Arc::new(TextSide::new(model, &Text { token_cache: 0, ..Text::default() }, Tokenizing::default()));
     let tokens =
         side.prepare(Endpoint::ChatCompletions, body.as_bytes()).map_err(|e| format!("{e:?}"))?.prompts[0].ids.len();
     let start = Instant::now();

@@ -283,11 +283,21 @@ pub struct Demo {
 }
 
 /// How text is made from and into tokens on engine backends.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Text {
     /// Turn control tokens that stand inside user text into plain text (A9). Off: as the reference library does.
     pub escape_control_tokens: bool,
+    /// Memory, for each engine group, for the tokens of long pieces of text that were seen before, such as the turns of a
+    /// conversation that goes on. 0 is none.
+    #[serde(with = "crate::config::size")]
+    pub token_cache: usize,
+}
+
+impl Default for Text {
+    fn default() -> Self {
+        Self { escape_control_tokens: false, token_cache: 32 << 20 }
+    }
 }
 
 /// Logging, to standard error.

@@ -104,15 +104,16 @@ impl Gateway {
     ) -> Result<Running, StartError> {
         let address =
             listener.local_addr().map_err(|error| StartError(format!("the listener has no address: {error}")))?;
+        let metrics = Arc::new(Metrics::new());
         let mut backends = Vec::new();
         for upstream in &config.upstreams {
             backends.push(Backend::Http(Box::new(HttpBackend::start(upstream, &config.timeouts, &config.limits)?)));
         }
         for group in &config.engines {
-            backends
-                .push(Backend::Engine(Box::new(EngineBackend::start(group, &config.text, &config.timeouts).await?)));
+            let counters = metrics.tokenizing.clone();
+            let started = EngineBackend::counting(group, &config.text, &config.timeouts, counters).await?;
+            backends.push(Backend::Engine(Box::new(started)));
         }
-        let metrics = Arc::new(Metrics::new());
         let drain = Arc::new(Drain::default());
         let bounds = Bounds {
             join_window: config.coalesce.join_window,

@@ -11,9 +11,11 @@ use crate::types::{Cause, End, Role};
 
 pub mod metrics;
 pub mod sharing;
+pub mod tokenizing;
 
 pub use metrics::Metrics;
 pub use sharing::Sharing;
+pub use tokenizing::Tokenizing;
 
 /// How a request ended, for its client (O1).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -13,6 +13,7 @@ use crate::api::error::ApiError;
 use crate::backend::{BackendStatus, StartError};
 use crate::coalesce::flight::FlightWriter;
 use crate::config::{EngineGroup, Text, Timeouts};
+use crate::observe::Tokenizing;
 use crate::types::{Cause, Endpoint, Failure, Head, Question};
 
 pub mod choice;
@@ -45,7 +46,7 @@ use link::Link;
 use model::TextModel;
 use prepare::{Prepared, TextSide};
 use submit::{IdMint, Plan};
-use tokenize::{ControlTokens, TextWork};
+use tokenize::TextWork;
 
 /// One TokenSpeed engine group.
 #[derive(Debug)]
@@ -66,12 +67,22 @@ impl EngineBackend {
     /// # Errors
     /// A tokenizer that cannot be loaded, or an address that cannot be bound.
     pub async fn start(group: &EngineGroup, text: &Text, timeouts: &Timeouts) -> Result<Self, StartError> {
-        let path = group.tokenizer.clone();
-        let escape = text.escape_control_tokens;
+        Self::counting(group, text, timeouts, Tokenizing::default()).await
+    }
+
+    /// The same, with the counters of the gateway's metrics.
+    ///
+    /// # Errors
+    /// See [`EngineBackend::start`].
+    pub async fn counting(
+        group: &EngineGroup,
+        text: &Text,
+        timeouts: &Timeouts,
+        counters: Tokenizing,
+    ) -> Result<Self, StartError> {
+        let (path, text) = (group.tokenizer.clone(), text.clone());
         let load = tokio::task::spawn_blocking(move || {
-            let model = TextModel::load(&path)?;
-            let control = escape.then(|| ControlTokens::new(&model.tokenizer));
-            Ok::<_, model::LoadError>(TextSide { model, control })
+            TextModel::load(&path).map(|model| TextSide::new(model, &text, counters))
         });
         let text = match load.await {
             Ok(loaded) => loaded.map_err(|e| StartError(format!("tokenizer: {e}")))?,

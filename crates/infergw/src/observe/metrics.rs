@@ -11,7 +11,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
 
-use super::{Outcome, Sharing};
+use super::{Outcome, Sharing, Tokenizing};
 use crate::types::{BackendKind, Cause, Role};
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -46,6 +46,8 @@ pub struct Metrics {
     pub time_to_first_token: Histogram,
     /// What sharing is worth.
     pub sharing: Sharing,
+    /// How often tokens were known already.
+    pub tokenizing: Tokenizing,
     flights: Gauge,
     log_bytes: Gauge,
     requests: Family<RequestLabels, Counter>,
@@ -71,6 +73,7 @@ impl Metrics {
             in_flight: Gauge::default(),
             time_to_first_token: seconds(),
             sharing: Sharing::default(),
+            tokenizing: Tokenizing::default(),
             flights: Gauge::default(),
             log_bytes: Gauge::default(),
             requests: Family::default(),
@@ -92,6 +95,7 @@ impl Metrics {
         registry.register("request_duration_seconds", "From arrival to completion", metrics.duration.clone());
         registry.register("coalesce_requests", "Requests by their role in a flight", metrics.joined.clone());
         metrics.sharing.register(&mut registry);
+        metrics.tokenizing.register(&mut registry);
         registry.register("flights", "Flights in the register", metrics.flights.clone());
         registry.register("flight_log_bytes", "Bytes that all flight logs hold", metrics.log_bytes.clone());
         registry.register("flight_failures", "Flights that failed, by cause", metrics.failures.clone());

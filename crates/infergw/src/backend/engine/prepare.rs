@@ -6,8 +6,10 @@ use super::form::Form;
 use super::model::TextModel;
 use super::prompt::Conversation;
 use super::request::{self, Dialect, Input, Prompt, Request};
-use super::tokenize::{ControlTokens, encode};
+use super::tokenize::{ControlTokens, Pieces, encode};
 use crate::api::error::ApiError;
+use crate::config::Text;
+use crate::observe::Tokenizing;
 use crate::types::Endpoint;
 
 /// A request that is ready for an engine, if its prompts fit the context.
@@ -37,9 +39,29 @@ pub struct TextSide {
     pub model: TextModel,
     /// Set where control tokens in user text are made plain (A9).
     pub control: Option<ControlTokens>,
+    /// The tokens of long pieces that were seen before.
+    pub pieces: Option<Pieces>,
 }
 
 impl TextSide {
+    /// For `model`, with the settings of `text`.
+    pub fn new(model: TextModel, text: &Text, counters: Tokenizing) -> Self {
+        let control = text.escape_control_tokens.then(|| ControlTokens::new(&model.tokenizer));
+        let pieces = Pieces::new(&model.tokenizer, text.token_cache, counters);
+        Self { model, control, pieces }
+    }
+
+    /// The ids of `text`; see [`tokenize::encode`](super::tokenize::encode).
+    ///
+    /// # Errors
+    /// The tokenizer's words.
+    pub(super) fn encode(&self, text: &str, add_special: bool) -> Result<Vec<u32>, String> {
+        match &self.pieces {
+            Some(pieces) => pieces.encode(&self.model.tokenizer, text, add_special),
+            None => encode(&self.model.tokenizer, text, add_special),
+        }
+    }
+
     /// Judge a body and make its prompts' tokens.
     ///
     /// # Errors
@@ -89,7 +111,7 @@ impl TextSide {
         let text = template.render(conversation).map_err(|e| bad(&format!("The chat template says: {e}.")))?;
         let ids = match &self.control {
             Some(control) if marked => control.encode(&text),
-            _ => encode(&self.model.tokenizer, &text, add_special),
+            _ => self.encode(&text, add_special),
         };
         ids.map_err(|e| bad(&format!("The messages cannot be tokenized: {e}.")))
     }
@@ -101,7 +123,8 @@ impl TextSide {
                 Ok(PromptTokens { ids, shown })
             }
             Prompt::Text(text) => {
-                let ids = encode(&self.model.tokenizer, &text, special)
+                let ids = self
+                    .encode(&text, special)
                     .map_err(|e| ApiError::invalid(&format!("The prompt cannot be tokenized: {e}."), Some("prompt")))?;
                 Ok(PromptTokens { ids, shown: echo.then_some(text) })
             }

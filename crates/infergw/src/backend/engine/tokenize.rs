@@ -5,6 +5,10 @@ use std::sync::Arc;
 use tokenizers::Tokenizer;
 use tokio::sync::Semaphore;
 
+mod pieces;
+
+pub use pieces::Pieces;
+
 /// Bodies up to this size are worked on in place: that takes about a millisecond at most.
 const IN_PLACE: usize = 8 << 10;
 

@@ -5,7 +5,6 @@ use serde_json::Value;
 
 use super::prepare::TextSide;
 use super::request::Input;
-use super::tokenize::encode;
 use crate::api::error::ApiError;
 use crate::types::Endpoint;
 
@@ -53,7 +52,7 @@ impl TextSide {
             (_, Some(_)) => self.conversation_tokens(Endpoint::ChatCompletions, body)?,
             (Some(Value::String(prompt)), None) => {
                 let special = asked.add_special_tokens.unwrap_or(true);
-                encode(&self.model.tokenizer, prompt, special)
+                self.encode(prompt, special)
                     .map_err(|e| ApiError::invalid(&format!("The prompt cannot be tokenized: {e}."), Some("prompt")))?
             }
             _ => return Err(ApiError::invalid("'prompt' must be a string, or 'messages' a list.", Some("prompt"))),
@@ -116,9 +115,11 @@ mod tests {
     use super::super::model::TextModel;
     use super::super::sample_models::demo_file;
     use super::*;
+    use crate::config::Text;
+    use crate::observe::Tokenizing;
 
     fn side() -> TextSide {
-        TextSide { model: TextModel::load(&demo_file()).unwrap(), control: None }
+        TextSide::new(TextModel::load(&demo_file()).unwrap(), &Text::default(), Tokenizing::default())
     }
 
     fn json(answer: Result<Vec<u8>, ApiError>) -> Value {

@@ -9,8 +9,8 @@ use super::*;
 
 fn demo_side(escape: bool) -> Arc<TextSide> {
     let model = TextModel::load(&demo_file()).unwrap();
-    let control = escape.then(|| ControlTokens::new(&model.tokenizer));
-    Arc::new(TextSide { model, control })
+    let text = Text { escape_control_tokens: escape, ..Text::default() };
+    Arc::new(TextSide::new(model, &text, Tokenizing::default()))
 }
 
 fn chat(side: &Arc<TextSide>, content: &str) -> Vec<u32> {
@@ -55,7 +55,7 @@ fn chat_that_cannot_be() {
     byte_level().save(directory.join("tokenizer.json"), false).unwrap();
     let body = json!({"messages": [{"role": "user", "content": "secret words"}]}).to_string();
     let told = |model| {
-        let side = Arc::new(TextSide { model, control: None });
+        let side = Arc::new(TextSide::new(model, &Text::default(), Tokenizing::default()));
         let error = side.prepare(Endpoint::ChatCompletions, body.as_bytes()).unwrap_err();
         assert_eq!(error.status, 400);
         String::from_utf8_lossy(error.body()).into_owned()
