@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use anyhow::bail;
 use clap::Parser;
 use infergw::cli::{Cli, Command};
-use infergw::config::{Config, Log};
+use infergw::config::Config;
 use infergw::logging;
 use infergw::serve::Served;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -21,7 +21,7 @@ async fn main() -> ExitCode {
     let (result, status) = match cli.command.unwrap_or(Command::Serve(Box::new(cli.serve))) {
         Command::Check(flags) => (flags.effective().map_err(Into::into).and_then(|config| print(&config)), BAD_CONFIG),
         #[cfg(feature = "demo")]
-        Command::Engine(args) => match logging::start(&Log::default()) {
+        Command::Engine(args) => match logging::start(&infergw::config::Log::default()) {
             Ok(_writing) => (infergw::engine_command::run(args).await, 1),
             Err(error) => (Err(error.into()), BAD_CONFIG),
         },

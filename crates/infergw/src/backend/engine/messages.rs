@@ -1,4 +1,4 @@
-//! Anthropic's messages: a request becomes a conversation as chat completions have it. [`told`] is the way back.
+//! Anthropic's messages: a request becomes a conversation as chat completions have it. `told` is the way back.
 
 use serde_json::{Map, Value, json};
 

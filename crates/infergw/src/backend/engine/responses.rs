@@ -1,5 +1,5 @@
 //! OpenAI's responses, without state on the server: a request becomes a conversation as chat completions have it.
-//! [`told`] is the way back.
+//! `told` is the way back.
 
 use serde_json::{Map, Value, json};
 
