@@ -130,8 +130,8 @@ impl ServeFlags {
         }
         // A list on the command line replaces the file's.
         if !self.upstream.is_empty() {
-            let upstream = |url| Upstream { url, models: Vec::new(), key: None };
-            config.upstreams = self.upstream.into_iter().map(upstream).collect();
+            let upstream = |url| Upstream { url, ..Upstream::default() };
+            config.backends = self.upstream.into_iter().map(upstream).collect();
         }
         if !self.api_key.is_empty() {
             let key = |key| ApiKey { key, tenant: "default".into() };

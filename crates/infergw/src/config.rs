@@ -8,7 +8,10 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+pub mod check;
+pub mod duration;
 pub mod load;
+pub mod size;
 
 /// The whole configuration.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -25,9 +28,11 @@ pub struct Config {
     /// Keys that clients must present. None: everybody is let in.
     pub keys: Vec<ApiKey>,
     /// OpenAI-compatible HTTP backends.
-    pub upstreams: Vec<Upstream>,
+    pub backends: Vec<Upstream>,
     /// TokenSpeed engine groups.
     pub engines: Vec<EngineGroup>,
+    /// What is special about a model. One without an entry is served as its backends list it.
+    pub models: Vec<Model>,
     /// The reference engine inside this process.
     pub demo: Demo,
     /// How text is made from and into tokens on engine backends.
@@ -228,9 +233,12 @@ impl std::fmt::Debug for ApiKey {
 }
 
 /// An OpenAI-compatible HTTP backend.
-#[derive(Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Upstream {
+    /// Its name in metrics, logs and the header `x-infergw-backend`. Default: `http-1` and so on, in their order.
+    #[serde(default)]
+    pub name: Option<String>,
     /// Its address, such as `http://127.0.0.1:8000`.
     pub url: String,
     /// The models it serves. Empty: learned from its `/v1/models`; until that is known it takes any model.
@@ -243,7 +251,11 @@ pub struct Upstream {
 
 impl std::fmt::Debug for Upstream {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Upstream").field("url", &self.url).field("models", &self.models).finish_non_exhaustive()
+        f.debug_struct("Upstream")
+            .field("name", &self.name)
+            .field("url", &self.url)
+            .field("models", &self.models)
+            .finish_non_exhaustive()
     }
 }
 
@@ -266,6 +278,21 @@ pub struct EngineGroup {
 
 fn one() -> u16 {
     1
+}
+
+/// What is special about a model.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Model {
+    /// The model, as its backends name it.
+    pub name: String,
+    /// More names under which clients can ask for it. In a body that goes to an HTTP backend the model's own name stands instead.
+    #[serde(default)]
+    pub aliases: Vec<String>,
+    /// Models that answer instead, in this order, where no backend can serve this one, or all that can have failed before
+    /// anything went to the client. The header `x-infergw-model-fallback` then names the one that did.
+    #[serde(default)]
+    pub fallbacks: Vec<String>,
 }
 
 /// The reference engine inside this process.
@@ -323,118 +350,5 @@ pub enum LogFormat {
 impl Default for Log {
     fn default() -> Self {
         Self { format: LogFormat::Text, filter: "info".into() }
-    }
-}
-
-/// Durations as text: "250ms", "30s", "30m", or "off" for zero.
-pub mod duration {
-    use std::time::Duration;
-
-    use serde::{Deserialize, Deserializer, Serializer};
-
-    /// Write the shortest exact form.
-    ///
-    /// # Errors
-    /// Those of the serializer.
-    pub fn serialize<S: Serializer>(value: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(&show(*value))
-    }
-
-    /// Read a duration.
-    ///
-    /// # Errors
-    /// Text that is no duration.
-    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
-        let text = std::borrow::Cow::<'_, str>::deserialize(deserializer)?;
-        parse(&text).map_err(serde::de::Error::custom)
-    }
-
-    /// A duration as people write it.
-    pub fn show(value: Duration) -> String {
-        let millis = value.as_millis();
-        match millis {
-            0 => "off".into(),
-            m if m % 60_000 == 0 => format!("{}m", m / 60_000),
-            m if m % 1000 == 0 => format!("{}s", m / 1000),
-            m => format!("{m}ms"),
-        }
-    }
-
-    /// Read a duration.
-    ///
-    /// # Errors
-    /// A sentence that says what is allowed.
-    pub fn parse(text: &str) -> Result<Duration, String> {
-        let text = text.trim();
-        if text == "off" || text == "0" {
-            return Ok(Duration::ZERO);
-        }
-        let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
-        let unit = match text.get(digits.len()..) {
-            Some("ms") => 1,
-            Some("s") => 1000,
-            Some("m") => 60_000,
-            Some("h") => 3_600_000,
-            _ => 0,
-        };
-        match digits.parse::<u64>().ok().and_then(|n| n.checked_mul(unit)) {
-            Some(millis) if unit > 0 => Ok(Duration::from_millis(millis)),
-            _ => Err(format!("'{text}' is no duration: write 250ms, 30s, 5m, 1h or off")),
-        }
-    }
-}
-
-/// Sizes in bytes as a number, or as text: "512KiB", "32MiB", "1GiB".
-pub mod size {
-    use serde::{Deserialize, Deserializer, Serializer};
-
-    /// Write the shortest exact form.
-    ///
-    /// # Errors
-    /// Those of the serializer.
-    pub fn serialize<S: Serializer>(value: &usize, serializer: S) -> Result<S::Ok, S::Error> {
-        for (unit, name) in [(1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")] {
-            if *value > 0 && value.is_multiple_of(unit) {
-                return serializer.serialize_str(&format!("{}{name}", value / unit));
-            }
-        }
-        serializer.serialize_u64(*value as u64)
-    }
-
-    /// Read a size.
-    ///
-    /// # Errors
-    /// Text that is no size.
-    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<usize, D::Error> {
-        #[derive(Deserialize)]
-        #[serde(untagged)]
-        enum Written {
-            Number(u64),
-            Text(String),
-        }
-        match Written::deserialize(deserializer)? {
-            Written::Number(n) => usize::try_from(n).map_err(serde::de::Error::custom),
-            Written::Text(text) => parse(&text).map_err(serde::de::Error::custom),
-        }
-    }
-
-    /// Read a size.
-    ///
-    /// # Errors
-    /// A sentence that says what is allowed.
-    pub fn parse(text: &str) -> Result<usize, String> {
-        let text = text.trim();
-        let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
-        let unit: usize = match text.get(digits.len()..) {
-            Some("" | "B") => 1,
-            Some("KiB" | "K" | "k") => 1 << 10,
-            Some("MiB" | "M") => 1 << 20,
-            Some("GiB" | "G") => 1 << 30,
-            _ => 0,
-        };
-        match digits.trim().parse::<usize>().ok().and_then(|n| n.checked_mul(unit)) {
-            Some(bytes) if unit > 0 => Ok(bytes),
-            _ => Err(format!("'{text}' is no size: write a number of bytes, or 512KiB, 32MiB, 1GiB")),
-        }
     }
 }

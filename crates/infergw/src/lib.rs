@@ -104,9 +104,10 @@ impl Gateway {
     ) -> Result<Running, StartError> {
         let address =
             listener.local_addr().map_err(|error| StartError(format!("the listener has no address: {error}")))?;
+        config.check().map_err(|contradiction| StartError(contradiction.0))?;
         let metrics = Arc::new(Metrics::new());
         let mut backends = Vec::new();
-        for upstream in &config.upstreams {
+        for upstream in &config.backends {
             backends.push(Backend::Http(Box::new(HttpBackend::start(upstream, &config.timeouts, &config.limits)?)));
         }
         for group in &config.engines {
@@ -122,7 +123,7 @@ impl Gateway {
         };
         let gateway = Arc::new(Gateway {
             admission: Admission::new(&config.keys),
-            pool: Arc::new(Pool::new(backends, Arc::clone(&metrics), Arc::clone(&drain))),
+            pool: Arc::new(Pool::new(&config, backends, Arc::clone(&metrics), Arc::clone(&drain))),
             flights: Flights::counting(bounds, config.coalesce.total, metrics.sharing.clone())
                 .remembering(config.coalesce.remember),
             metrics,

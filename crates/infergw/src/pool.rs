@@ -1,15 +1,25 @@
 //! Step 5: which backend serves this model; retry before the first byte (R4).
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use http::HeaderValue;
+
 use crate::api::error::ApiError;
 use crate::backend::{Backend, Fitness};
 use crate::coalesce::flight::FlightWriter;
+use crate::config::Config;
 use crate::drain::{Drain, Phase};
 use crate::observe::Metrics;
-use crate::types::{Cause, Failure, Question};
+use crate::types::{Cause, Failure, Question, Stamp};
+
+mod member;
+mod models;
+
+use member::Member;
+use models::Models;
 
 /// Seconds after which a client may ask again when no backend is ready.
 const RETRY_AFTER: u64 = 2;
@@ -17,7 +27,8 @@ const RETRY_AFTER: u64 = 2;
 /// All backends.
 #[derive(Debug)]
 pub struct Pool {
-    backends: Vec<Backend>,
+    members: Vec<Member>,
+    models: Models,
     next: AtomicUsize,
     metrics: Arc<Metrics>,
     drain: Arc<Drain>,
@@ -31,19 +42,28 @@ pub struct NotReady {
 }
 
 impl Pool {
-    /// A pool of these backends.
-    pub fn new(backends: Vec<Backend>, metrics: Arc<Metrics>, drain: Arc<Drain>) -> Self {
-        Self { backends, next: AtomicUsize::new(0), metrics, drain }
+    /// A pool of these backends, in the order of [`Config::backend_names`].
+    pub fn new(config: &Config, backends: Vec<Backend>, metrics: Arc<Metrics>, drain: Arc<Drain>) -> Self {
+        let names = config.backend_names();
+        let members = names.iter().zip(backends).map(|(name, backend)| Member::new(name, backend)).collect();
+        Self { members, models: Models::new(&config.models), next: AtomicUsize::new(0), metrics, drain }
     }
 
-    /// The models that clients can ask for, sorted.
+    /// The models that clients can ask for, sorted; aliases are among them.
     pub fn models(&self) -> BTreeSet<String> {
-        self.backends.iter().flat_map(|backend| backend.status().models).collect()
+        let mut names = self.listed();
+        self.models.add_names(&mut names, |model| self.serves(model));
+        names
+    }
+
+    /// The models that backends list.
+    fn listed(&self) -> BTreeSet<String> {
+        self.members.iter().flat_map(|member| member.backend.status().models).collect()
     }
 
     /// The handshake address of the first engine group, as bound.
     pub fn handshake_address(&self) -> Option<&str> {
-        self.backends.iter().find_map(|backend| match backend {
+        self.members.iter().find_map(|member| match &member.backend {
             Backend::Engine(group) => Some(group.handshake_address()),
             Backend::Http(_) => None,
         })
@@ -54,7 +74,7 @@ impl Pool {
     /// # Errors
     /// 404 for a model that no backend has.
     pub fn check_model(&self, model: &str) -> Result<(), ApiError> {
-        if self.backends.iter().any(|backend| backend.serves(model)) {
+        if self.models.meant(model).any(|model| self.serves(model)) {
             return Ok(());
         }
         Err(ApiError::model_not_found(model))
@@ -65,7 +85,7 @@ impl Pool {
     /// # Errors
     /// 400 where there are several, 503 where none is known yet.
     pub fn only_model(&self) -> Result<String, ApiError> {
-        let mut models = self.models();
+        let mut models = self.listed();
         match (models.pop_first(), models.is_empty()) {
             (Some(model), true) => Ok(model),
             (Some(_), false) => {
@@ -75,9 +95,9 @@ impl Pool {
         }
     }
 
-    /// The name of a model that a backend lists; `None` where only the client has named it (O1).
+    /// The name of a model that the configuration or a backend lists; `None` where only the client has named it (O1).
     pub fn label(&self, model: &str) -> Option<Arc<str>> {
-        self.backends.iter().find_map(|backend| backend.label(model))
+        self.models.label(model).or_else(|| self.members.iter().find_map(|member| member.backend.label(model)))
     }
 
     /// Ready when a backend can serve.
@@ -85,7 +105,7 @@ impl Pool {
     /// # Errors
     /// The reasons, where none can.
     pub fn ready(&self) -> Result<(), NotReady> {
-        let statuses: Vec<_> = self.backends.iter().map(Backend::status).collect();
+        let statuses: Vec<_> = self.members.iter().map(|member| member.backend.status()).collect();
         if statuses.iter().any(|status| status.ready) {
             return Ok(());
         }
@@ -107,40 +127,113 @@ impl Pool {
         writer.finish(result, question.stream);
     }
 
+    /// The models that may answer, one after the other, each on the backends that serve it.
     async fn run(&self, question: &Question, writer: &mut FlightWriter) -> Result<(), Failure> {
+        let mut round = Round { tried: Vec::new(), failed: None };
+        for (place, model) in self.models.meant(&question.model).enumerate() {
+            let as_named = self.named(question, model);
+            let fallback = (place > 0).then(|| HeaderValue::from_str(model).ok()).flatten();
+            match self.run_model(&as_named, fallback, &mut round, writer).await {
+                Step::Over(result) => return result,
+                Step::Next => {}
+            }
+        }
+        Err(round.failed.unwrap_or_else(|| self.nobody(&question.model)))
+    }
+
+    /// On the backends of one model that have not been tried yet.
+    async fn run_model(
+        &self,
+        question: &Question,
+        fallback: Option<HeaderValue>,
+        round: &mut Round,
+        writer: &mut FlightWriter,
+    ) -> Step {
         let first = self.next.fetch_add(1, Ordering::Relaxed);
-        let mut failed = None;
         for wanted in [Fitness::Ready, Fitness::LastResort] {
-            for backend in self.round_from(first).filter(|backend| backend.fitness(&question.model) == wanted) {
-                self.metrics.backend_request(backend.kind());
-                match backend.run(question, writer).await {
-                    Ok(()) => return Ok(()),
-                    Err(failure) if !writer.committed() && may_retry(failure.cause) => failed = Some(failure),
-                    Err(failure) => return Err(failure),
+            for (at, member) in self.round_from(first) {
+                if round.tried.contains(&at) || member.backend.fitness(&question.model) != wanted {
+                    continue;
+                }
+                self.metrics.backend_request(member.backend.kind());
+                let reason = reason("round_robin", fallback.is_some(), !round.tried.is_empty());
+                round.tried.push(at);
+                let stamp = Stamp { backend: member.stamp.clone(), reason, fallback: fallback.clone() };
+                match member.backend.run(question, &stamp, writer).await {
+                    Ok(()) => return Step::Over(Ok(())),
+                    Err(mut failure) => {
+                        stamp.put(&mut failure.error.headers);
+                        if writer.committed() || !may_retry(failure.cause) {
+                            return Step::Over(Err(failure));
+                        }
+                        tracing::info!(backend = %member.name, request_id = %question.request_id, "trying another backend");
+                        round.failed = Some(failure);
+                    }
                 }
             }
-            if failed.is_some() {
+            if round.failed.is_some() {
                 break;
             }
         }
-        Err(failed.unwrap_or_else(|| self.nobody(&question.model)))
+        Step::Next
     }
 
-    /// Every backend once, from the one whose turn it is.
-    fn round_from(&self, first: usize) -> impl Iterator<Item = &Backend> {
-        let (before, after) = self.backends.split_at(first % self.backends.len().max(1));
-        after.iter().chain(before)
+    /// The question under the name that backends know its model by.
+    fn named<'a>(&self, question: &'a Question, model: &str) -> Cow<'a, Question> {
+        if question.model == model {
+            return Cow::Borrowed(question);
+        }
+        let mut question = question.clone();
+        if let Some(body) = models::renamed(&question.body, model) {
+            question.body = body;
+        }
+        question.model = model.to_owned();
+        Cow::Owned(question)
+    }
+
+    /// Every member once with its number, from the one whose turn it is.
+    fn round_from(&self, first: usize) -> impl Iterator<Item = (usize, &Member)> {
+        let first = first % self.members.len().max(1);
+        let all = || self.members.iter().enumerate();
+        all().skip(first).chain(all().take(first))
+    }
+
+    fn serves(&self, model: &str) -> bool {
+        self.members.iter().any(|member| member.backend.serves(model))
     }
 
     fn nobody(&self, model: &str) -> Failure {
-        if !self.backends.iter().any(|backend| backend.serves(model)) {
+        if self.check_model(model).is_err() {
             return Failure::new(Cause::Refused, ApiError::model_not_found(model));
         }
-        let reasons = self.backends.iter().map(|backend| backend.status().reason).collect::<Vec<_>>().join("; ");
+        let reasons = self.members.iter().map(|member| member.backend.status().reason).collect::<Vec<_>>().join("; ");
         tracing::warn!(%reasons, "no backend is ready");
         let message = "No backend for this model is ready. /readyz says why.";
         Failure::new(Cause::Busy, ApiError::unavailable(message, RETRY_AFTER))
     }
+}
+
+/// What has happened to a question so far.
+struct Round {
+    /// The members that were tried: none is tried twice (R4).
+    tried: Vec<usize>,
+    failed: Option<Failure>,
+}
+
+/// Whether a question is over, or another model may answer it.
+enum Step {
+    Over(Result<(), Failure>),
+    Next,
+}
+
+/// Why a backend was taken: the policy's word, after `fallback` and `retry` where they hold.
+fn reason(policy: &'static str, fallback: bool, retry: bool) -> HeaderValue {
+    if !fallback && !retry {
+        return HeaderValue::from_static(policy);
+    }
+    let before = [("fallback, ", fallback), ("retry, ", retry)];
+    let words: String = before.iter().filter(|(_, holds)| *holds).map(|(word, _)| *word).collect();
+    HeaderValue::try_from(words + policy).unwrap_or_else(|_| HeaderValue::from_static(policy))
 }
 
 /// A time-out is never retried, nor what the client asked for wrongly (R1, R4).

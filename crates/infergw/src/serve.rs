@@ -59,7 +59,7 @@ impl Served {
     ) -> Result<Self, ServeError> {
         let workers = Workers::start(config.server.workers).map_err(ServeError::Workers)?;
         let demo = config.demo.clone();
-        let wanted = demo.enabled || (config.upstreams.is_empty() && config.engines.is_empty());
+        let wanted = demo.enabled || (config.backends.is_empty() && config.engines.is_empty());
         if !wanted {
             return Ok(Self { running: Gateway::start_on(workers, config, listener, admin).await?, engine: None });
         }
@@ -75,7 +75,7 @@ impl Served {
 
     #[cfg(not(feature = "demo"))]
     async fn with_demo(config: Config, listener: TcpListener, admin: Option<TcpListener>) -> Result<Self, ServeError> {
-        if config.upstreams.is_empty() && config.engines.is_empty() {
+        if config.backends.is_empty() && config.engines.is_empty() {
             let message = "There is no backend: give --upstream or --engines (this build has no demo engine).";
             return Err(StartError(message.into()).into());
         }

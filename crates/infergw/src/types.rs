@@ -9,8 +9,10 @@ use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use crate::api::error::ApiError;
 
 mod endpoint;
+mod stamp;
 
 pub use endpoint::{ENDPOINTS, Endpoint, ErrorShape, Row, StreamEnd};
+pub use stamp::{BACKEND, FALLBACK, REASON, Stamp};
 
 /// Who asks. Made by [`crate::admit`]; two callers with equal `scope` may share a flight.
 #[derive(Debug, Clone, PartialEq, Eq)]

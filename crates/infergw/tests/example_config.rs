@@ -10,10 +10,11 @@ use infergw::config::Config;
 use infergw::config::load::parse;
 
 /// What stands for a setting that has no default.
-const EXAMPLES: [(&str, &str); 12] = [
+const EXAMPLES: [(&str, &str); 16] = [
     ("Server.admin", "\"127.0.0.1:9090\""),
     ("ApiKey.key", "\"sk-...\""),
     ("ApiKey.tenant", "\"team-a\""),
+    ("Upstream.name", "\"gpu-1\""),
     ("Upstream.url", "\"http://127.0.0.1:8000\""),
     ("Upstream.models", "[\"qwen3-8b\"]"),
     ("Upstream.key", "\"sk-...\""),
@@ -21,6 +22,9 @@ const EXAMPLES: [(&str, &str); 12] = [
     ("EngineGroup.ranks", "1"),
     ("EngineGroup.model", "\"qwen3-8b\""),
     ("EngineGroup.tokenizer", "\"/models/qwen3-8b\""),
+    ("Model.name", "\"qwen3-8b\""),
+    ("Model.aliases", "[\"gpt-4o\"]"),
+    ("Model.fallbacks", "[\"qwen3-1.7b\"]"),
     ("Demo.model", "\".demo/smollm2-135m.gguf\""),
     ("Demo.threads", "1"),
 ];
@@ -122,5 +126,5 @@ fn what_is_commented_out_is_valid_too() {
         })
         .collect();
     let config = parse(Path::new("all"), &text).unwrap();
-    assert_eq!((config.upstreams.len(), config.engines.len(), config.keys.len()), (1, 1, 1));
+    assert_eq!((config.backends.len(), config.engines.len(), config.keys.len()), (1, 1, 1));
 }

@@ -19,7 +19,7 @@ use crate::backend::{BackendStatus, Fitness, StartError};
 use crate::coalesce::flight::FlightWriter;
 use crate::config::{Limits, Timeouts, Upstream};
 use crate::hop_by_hop::strip_hop_by_hop;
-use crate::types::{Cause, Failure, Head, Question};
+use crate::types::{Cause, Failure, Head, Question, Stamp};
 
 mod connect;
 mod learn;
@@ -130,14 +130,14 @@ impl HttpBackend {
         self.inner.known.label(model)
     }
 
-    /// Relay `question`.
+    /// Relay `question`; the answer's head gets `stamp`.
     ///
     /// # Errors
     /// See [`crate::backend::Backend::run`].
-    pub async fn run(&self, question: &Question, writer: &mut FlightWriter) -> Result<(), Failure> {
+    pub async fn run(&self, question: &Question, stamp: &Stamp, writer: &mut FlightWriter) -> Result<(), Failure> {
         let inner = &self.inner;
         let _running = Running::enter(&inner.in_flight);
-        let result = inner.relay(question, writer).await;
+        let result = inner.relay(question, stamp, writer).await;
         inner.known.note(&result);
         if let Err(failure) = &result {
             tracing::info!(upstream = %inner.authority, cause = ?failure.cause, status = failure.error.status.as_u16(),
@@ -164,7 +164,12 @@ impl Drop for Running<'_> {
 }
 
 impl Inner {
-    async fn relay(self: &Arc<Self>, question: &Question, writer: &mut FlightWriter) -> Result<(), Failure> {
+    async fn relay(
+        self: &Arc<Self>,
+        question: &Question,
+        stamp: &Stamp,
+        writer: &mut FlightWriter,
+    ) -> Result<(), Failure> {
         let mut pace = Pace::new(self.timeouts.total);
         if question.stream {
             pace.step(self.timeouts.head + self.timeouts.connect, "timeouts.head");
@@ -175,7 +180,8 @@ impl Inner {
         if !status.is_success() {
             return Err(self.refused(exchange, pace).await);
         }
-        let head = Head { status, headers: answer_headers(&exchange.head.headers) };
+        let mut head = Head { status, headers: answer_headers(&exchange.head.headers) };
+        stamp.put(&mut head.headers);
         // A stream that nobody asked for is collected like any other answer.
         if question.stream && head.is_event_stream() {
             self.stream(exchange, pace, head, (question, writer)).await
@@ -468,7 +474,7 @@ fn parse_url(url: &str) -> Result<(String, String), StartError> {
     }
     let authority = uri.authority().ok_or_else(|| wrong("it names no host"))?.as_str().to_owned();
     if authority.contains('@') {
-        return Err(wrong("credentials belong into upstreams.key"));
+        return Err(wrong("credentials belong into backends.key"));
     }
     // Endpoint paths begin with /v1 themselves.
     let base = uri.path().trim_end_matches('/');

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use super::Config;
+use super::check::Contradiction;
 
 /// The file that is read where it exists and none is named.
 pub const DEFAULT_FILE: &str = "infergw.toml";
@@ -17,6 +18,14 @@ pub enum LoadError {
         file: PathBuf,
         /// Why.
         source: std::io::Error,
+    },
+    /// Its settings contradict each other.
+    #[error("{}: {source}", file.display())]
+    Contradiction {
+        /// The file.
+        file: PathBuf,
+        /// What contradicts what.
+        source: Contradiction,
     },
     /// Its text is no configuration.
     #[error("{}:{line}: {message}", file.display())]
@@ -49,13 +58,15 @@ pub fn load(file: Option<&Path>) -> Result<Config, LoadError> {
 /// Read a configuration from text; `file` is for errors.
 ///
 /// # Errors
-/// [`LoadError::Invalid`]
+/// [`LoadError::Invalid`], [`LoadError::Contradiction`]
 pub fn parse(file: &Path, text: &str) -> Result<Config, LoadError> {
-    toml::from_str(text).map_err(|error| {
+    let config: Config = toml::from_str(text).map_err(|error| {
         let start = error.span().map_or(0, |span| span.start);
         let line = 1 + text.bytes().take(start).filter(|&byte| byte == b'\n').count();
         LoadError::Invalid { file: file.to_owned(), line, message: explain(error.message()) }
-    })
+    })?;
+    config.check().map_err(|source| LoadError::Contradiction { file: file.to_owned(), source })?;
+    Ok(config)
 }
 
 /// Serde's message with the nearest known key in it.
@@ -89,7 +100,7 @@ mod tests {
             "x.toml:3: unknown key 'lisen'; did you mean 'listen'?"
         );
         assert_eq!(
-            fault("[[upstreams]]\nurl = \"http://x\"\nmodel = []"),
+            fault("[[backends]]\nurl = \"http://x\"\nmodel = []"),
             "x.toml:3: unknown key 'model'; did you mean 'models'?"
         );
         assert!(fault("qqq = 1").starts_with("x.toml:1: unknown key 'qqq'; the keys here are server, limits"));

@@ -66,11 +66,11 @@ async fn a2_every_endpoint_is_relayed_as_it_is() {
 #[tokio::test]
 async fn a2_a_model_that_need_not_be_named_is_the_only_one() {
     let upstream = Upstream::always(Script::new().json("200 OK", "{}")).await;
-    let gateway = gateway(&[&upstream], |config| config.upstreams[0].models = vec!["m".into()]).await;
+    let gateway = gateway(&[&upstream], |config| config.backends[0].models = vec!["m".into()]).await;
     assert_eq!(post(gateway.address(), "/tokenize", "", r#"{"prompt":"x"}"#).await.status, 200);
     assert_eq!(upstream.asked()[0].body, br#"{"prompt":"x"}"#);
     assert_eq!(post(gateway.address(), "/v1/embeddings", "", r#"{"input":"x"}"#).await.error()["param"], "model");
-    let several = crate::support::gateway(&[&upstream], |config| config.upstreams[0].models.push("n".into())).await;
+    let several = crate::support::gateway(&[&upstream], |config| config.backends[0].models.push("n".into())).await;
     assert_eq!(post(several.address(), "/tokenize", "", r#"{"prompt":"x"}"#).await.error()["param"], "model");
 }
 

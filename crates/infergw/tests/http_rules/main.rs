@@ -8,6 +8,7 @@ mod coalescing;
 mod disconnects;
 mod drain;
 mod endpoints;
+mod models;
 mod resources;
 mod routing;
 mod security;

@@ -47,7 +47,7 @@ async fn x2_the_gateway_key_never_goes_up() {
 #[tokio::test]
 async fn x2_a_backends_own_key_replaces_the_clients() {
     let upstream = Upstream::always(good(&["one"])).await;
-    let own = gateway(&[&upstream], |config| config.upstreams[0].key = Some("sk-backend".into())).await;
+    let own = gateway(&[&upstream], |config| config.backends[0].key = Some("sk-backend".into())).await;
     ask(own.address(), "authorization: Bearer sk-client\r\nx-api-key: sk-client\r\n", &stream("x")).await;
     assert_eq!(upstream.asked()[0].header("x-api-key"), None);
     assert_eq!(upstream.asked()[0].header("authorization"), Some("Bearer sk-backend"));

@@ -27,7 +27,11 @@ pub(crate) async fn gateway(upstreams: &[&Upstream], tune: impl FnOnce(&mut Conf
 pub(crate) async fn gateway_at(upstreams: &[SocketAddr], tune: impl FnOnce(&mut Config)) -> Running {
     let mut config = Config::default();
     for address in upstreams {
-        config.upstreams.push(UpstreamConfig { url: format!("http://{address}"), models: vec!["m".into()], key: None });
+        config.backends.push(UpstreamConfig {
+            url: format!("http://{address}"),
+            models: vec!["m".into()],
+            ..UpstreamConfig::default()
+        });
     }
     tune(&mut config);
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -42,7 +46,7 @@ pub(crate) async fn gateway_with_admin(
     let mut config = Config::default();
     for upstream in upstreams {
         let url = format!("http://{}", upstream.address);
-        config.upstreams.push(UpstreamConfig { url, models: vec!["m".into()], key: None });
+        config.backends.push(UpstreamConfig { url, models: vec!["m".into()], ..UpstreamConfig::default() });
     }
     let admin = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = admin.local_addr().unwrap();

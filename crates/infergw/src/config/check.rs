@@ -1,0 +1,107 @@
+//! What no setting alone can be wrong about: the rules across settings.
+
+use std::collections::HashMap;
+
+use super::Config;
+
+/// Settings that contradict each other.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct Contradiction(pub String);
+
+/// Longest name of a backend: it goes into headers and metrics.
+const LONGEST_NAME: usize = 64;
+
+impl Config {
+    /// The names of all backends, in their order: HTTP backends, then engine groups. One that has none is named by its place.
+    pub fn backend_names(&self) -> Vec<String> {
+        let http = self.backends.iter().enumerate().map(|(at, backend)| match &backend.name {
+            Some(name) => name.clone(),
+            None => format!("http-{}", at + 1),
+        });
+        http.chain((1..=self.engines.len()).map(|place| format!("engine-{place}"))).collect()
+    }
+
+    /// Check the settings against each other.
+    ///
+    /// # Errors
+    /// The first contradiction, as a sentence that names both sides.
+    pub fn check(&self) -> Result<(), Contradiction> {
+        let mut seen = HashMap::new();
+        for (place, name) in self.backend_names().into_iter().enumerate() {
+            let sane = |b: u8| b.is_ascii_alphanumeric() || b"-_.".contains(&b);
+            if name.is_empty() || name.len() > LONGEST_NAME || !name.bytes().all(sane) {
+                return wrong(format!(
+                    "'{name}' is no name for a backend: it has 1 to {LONGEST_NAME} of the characters A-Z a-z 0-9 - _ ."
+                ));
+            }
+            if let Some(other) = seen.insert(name.clone(), place + 1) {
+                return wrong(format!("backends {other} and {} are both named '{name}'", place + 1));
+            }
+        }
+        self.check_models()
+    }
+
+    fn check_models(&self) -> Result<(), Contradiction> {
+        let mut owners: HashMap<&str, &str> = HashMap::new();
+        for model in &self.models {
+            if model.name.is_empty() || model.aliases.iter().any(String::is_empty) {
+                return wrong("a name in [[models]] is empty".into());
+            }
+            if owners.insert(&model.name, &model.name).is_some() {
+                return wrong(format!("[[models]] has '{}' twice, as a name or an alias", model.name));
+            }
+            for alias in &model.aliases {
+                if owners.insert(alias, &model.name).is_some() {
+                    return wrong(format!("[[models]] has '{alias}' twice, as a name or an alias"));
+                }
+            }
+        }
+        for model in &self.models {
+            for fallback in &model.fallbacks {
+                let meant = owners.get(fallback.as_str()).copied().unwrap_or(fallback);
+                if meant == model.name {
+                    return wrong(format!("model '{}' is its own fallback", model.name));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn wrong(sentence: String) -> Result<(), Contradiction> {
+    Err(Contradiction(sentence))
+}
+
+#[cfg(test)]
+mod tests {
+    #![expect(clippy::unwrap_used, reason = "tests")]
+
+    use std::path::Path;
+
+    use crate::config::load::parse;
+
+    fn fault(text: &str) -> String {
+        parse(Path::new("x.toml"), text).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn backends_are_named_by_the_operator_or_by_their_place() {
+        let text = "[[backends]]\nurl = \"http://h:1\"\n[[backends]]\nname = \"b\"\nurl = \"http://h:2\"\n\
+                    [[engines]]\nhandshake = \"tcp://h:3\"\ntokenizer = \"t\"\n";
+        assert_eq!(parse(Path::new("x"), text).unwrap().backend_names(), ["http-1", "b", "engine-1"]);
+        let named = |name: &str| format!("[[backends]]\nname = \"{name}\"\nurl = \"http://h:1\"\n");
+        assert!(fault(&(named("a") + &named("a"))).contains("backends 1 and 2 are both named 'a'"));
+        assert!(fault(&(named("http-2") + "[[backends]]\nurl = \"http://h:2\"\n")).contains("both named 'http-2'"));
+        assert!(fault(&named("http://h:1")).contains("is no name"));
+    }
+
+    #[test]
+    fn a_name_means_one_model() {
+        let model = |name: &str, rest: &str| format!("[[models]]\nname = \"{name}\"\n{rest}\n");
+        assert!(fault(&(model("a", "") + &model("a", ""))).contains("'a' twice"));
+        assert!(fault(&(model("a", "aliases = [\"x\"]") + &model("x", ""))).contains("'x' twice"));
+        assert!(fault(&model("a", "aliases = [\"x\"]\nfallbacks = [\"x\"]")).contains("its own fallback"));
+        parse(Path::new("x"), &model("a", "aliases = [\"x\"]\nfallbacks = [\"learned-later\"]")).unwrap();
+    }
+}
