@@ -33,6 +33,8 @@ pub struct Config {
     pub engines: Vec<EngineGroup>,
     /// What is special about a model. One without an entry is served as its backends list it.
     pub models: Vec<Model>,
+    /// How a backend is chosen for a request.
+    pub routing: Routing,
     /// The reference engine inside this process.
     pub demo: Demo,
     /// How text is made from and into tokens on engine backends.
@@ -244,6 +246,10 @@ pub struct Upstream {
     /// The models it serves. Empty: learned from its `/v1/models`; until that is known it takes any model.
     #[serde(default)]
     pub models: Vec<String>,
+    /// How much it can take beside the others. Default 1: twice the load for a weight of 2. Round robin gives each its turn all the
+    /// same.
+    #[serde(default)]
+    pub weight: Option<f64>,
     /// Its own key, sent instead of the client's (X2). Never shown.
     #[serde(default, skip_serializing)]
     pub key: Option<String>,
@@ -293,6 +299,57 @@ pub struct Model {
     /// anything went to the client. The header `x-infergw-model-fallback` then names the one that did.
     #[serde(default)]
     pub fallbacks: Vec<String>,
+    /// How one of its backends is chosen. Default: `routing.policy`.
+    #[serde(default)]
+    pub policy: Option<PolicyName>,
+}
+
+/// How one of several backends is chosen; docs/routing.md says when to use which.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PolicyName {
+    /// Each in turn.
+    RoundRobin,
+    /// The one with the fewest requests for its weight.
+    LeastInFlight,
+    /// The less loaded of two drawn at random.
+    PowerOfTwo,
+    /// Each in turn, by weight.
+    Weighted,
+    /// The same session on the same backend.
+    Hash,
+    /// Where the longest beginning of the prompt has been before.
+    PrefixAffinity,
+}
+
+/// How a backend is chosen for a request.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Routing {
+    /// For models that name no policy of their own: "round_robin", "least_in_flight", "power_of_two", "weighted", "hash" or
+    /// "prefix_affinity". docs/routing.md says when to use which.
+    pub policy: PolicyName,
+    /// "hash" and "prefix_affinity": no backend gets more than this many times its fair part of the requests in flight.
+    pub load_bound: f64,
+    /// "hash": the headers that name a session, the first that is there counts.
+    pub session_headers: Vec<String>,
+    /// "hash": the body's fields that name a session where no header does.
+    pub session_fields: Vec<String>,
+    /// "prefix_affinity": memory, for each policy in use, for the beginnings of prompts.
+    #[serde(with = "crate::config::size")]
+    pub prefix_memory: usize,
+}
+
+impl Default for Routing {
+    fn default() -> Self {
+        Self {
+            policy: PolicyName::PowerOfTwo,
+            load_bound: 1.25,
+            session_headers: vec!["x-session-id".into()],
+            session_fields: vec!["prompt_cache_key".into(), "session_id".into(), "user".into()],
+            prefix_memory: 16 << 20,
+        }
+    }
 }
 
 /// The reference engine inside this process.

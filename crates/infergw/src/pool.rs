@@ -3,7 +3,6 @@
 use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use http::HeaderValue;
 
@@ -17,9 +16,11 @@ use crate::types::{Cause, Failure, Question, Stamp};
 
 mod member;
 mod models;
+pub mod policy;
 
 use member::Member;
 use models::Models;
+use policy::Candidate;
 
 /// Seconds after which a client may ask again when no backend is ready.
 const RETRY_AFTER: u64 = 2;
@@ -29,7 +30,6 @@ const RETRY_AFTER: u64 = 2;
 pub struct Pool {
     members: Vec<Member>,
     models: Models,
-    next: AtomicUsize,
     metrics: Arc<Metrics>,
     drain: Arc<Drain>,
 }
@@ -45,8 +45,10 @@ impl Pool {
     /// A pool of these backends, in the order of [`Config::backend_names`].
     pub fn new(config: &Config, backends: Vec<Backend>, metrics: Arc<Metrics>, drain: Arc<Drain>) -> Self {
         let names = config.backend_names();
-        let members = names.iter().zip(backends).map(|(name, backend)| Member::new(name, backend)).collect();
-        Self { members, models: Models::new(&config.models), next: AtomicUsize::new(0), metrics, drain }
+        let weights = config.backends.iter().map(|backend| backend.weight.unwrap_or(1.0)).chain(std::iter::repeat(1.0));
+        let members = names.iter().zip(weights).zip(backends);
+        let members = members.map(|((name, weight), backend)| Member::new(name, weight, backend)).collect();
+        Self { members, models: Models::new(&config.models, &config.routing), metrics, drain }
     }
 
     /// The models that clients can ask for, sorted; aliases are among them.
@@ -112,7 +114,7 @@ impl Pool {
         Err(NotReady { reasons: statuses.into_iter().map(|status| status.reason).collect() })
     }
 
-    /// Answer `question` into `writer`: on the next ready backend in turn, and where that fails before anything has gone to
+    /// Answer `question` into `writer`: on a ready backend that the model's policy chooses, and where that fails before anything has gone to
     /// a client, on each other one at most once.
     pub async fn answer(&self, question: &Question, mut writer: FlightWriter) {
         writer.errors(question.endpoint.errors());
@@ -141,7 +143,7 @@ impl Pool {
         Err(round.failed.unwrap_or_else(|| self.nobody(&question.model)))
     }
 
-    /// On the backends of one model that have not been tried yet.
+    /// On the backends of one model that have not been tried yet, in the order of its policy.
     async fn run_model(
         &self,
         question: &Question,
@@ -149,33 +151,46 @@ impl Pool {
         round: &mut Round,
         writer: &mut FlightWriter,
     ) -> Step {
-        let first = self.next.fetch_add(1, Ordering::Relaxed);
-        for wanted in [Fitness::Ready, Fitness::LastResort] {
-            for (at, member) in self.round_from(first) {
-                if round.tried.contains(&at) || member.backend.fitness(&question.model) != wanted {
-                    continue;
-                }
-                self.metrics.backend_request(member.backend.kind());
-                let reason = reason("round_robin", fallback.is_some(), !round.tried.is_empty());
-                round.tried.push(at);
-                let stamp = Stamp { backend: member.stamp.clone(), reason, fallback: fallback.clone() };
-                match member.backend.run(question, &stamp, writer).await {
-                    Ok(()) => return Step::Over(Ok(())),
-                    Err(mut failure) => {
-                        stamp.put(&mut failure.error.headers);
-                        if writer.committed() || !may_retry(failure.cause) {
-                            return Step::Over(Err(failure));
-                        }
-                        tracing::info!(backend = %member.name, request_id = %question.request_id, "trying another backend");
-                        round.failed = Some(failure);
-                    }
-                }
+        let policy = self.models.policy(&question.model);
+        let mut asked = None;
+        loop {
+            let candidates = self.candidates(&question.model, round);
+            // With one candidate there is nothing to choose; a policy is still told, for it may remember.
+            let asked = asked.get_or_insert_with(|| policy.read(&question.model, &question.headers, &question.body));
+            let Some(choice) = policy.choose(&candidates, asked, rand::random()) else { return Step::Next };
+            let Some(id) = candidates.get(choice.at).map(|candidate| candidate.id) else { return Step::Next };
+            let Some(member) = self.members.get(id) else { return Step::Next };
+            self.metrics.backend_request(member.backend.kind());
+            let reason = reason(choice.why, fallback.is_some(), round.failed.is_some());
+            round.tried.push(id);
+            let stamp = Stamp { backend: member.stamp.clone(), reason, fallback: fallback.clone() };
+            let running = member.enter();
+            let result = member.backend.run(question, &stamp, writer).await;
+            drop(running);
+            let Err(mut failure) = result else { return Step::Over(Ok(())) };
+            stamp.put(&mut failure.error.headers);
+            if writer.committed() || !may_retry(failure.cause) {
+                return Step::Over(Err(failure));
             }
-            if round.failed.is_some() {
-                break;
+            tracing::info!(backend = %member.name, request_id = %question.request_id, "another backend may be tried");
+            round.failed = Some(failure);
+        }
+    }
+
+    /// The members that can take a question for `model` and have not been tried; where none can, those of the last resort.
+    fn candidates(&self, model: &str, round: &Round) -> Vec<Candidate> {
+        let mut ready = Vec::with_capacity(self.members.len());
+        let mut last_resort = Vec::new();
+        for (id, member) in self.members.iter().enumerate().filter(|(id, _)| !round.tried.contains(id)) {
+            match member.backend.fitness(model) {
+                Fitness::Ready => ready.push(member.candidate(id)),
+                Fitness::LastResort => last_resort.push(member.candidate(id)),
+                Fitness::Down | Fitness::OtherModel => {}
             }
         }
-        Step::Next
+        // Where connections were refused a moment ago is tried as long as nothing else has been: it costs no time (S6).
+        let unreached = round.failed.as_ref().is_none_or(|failure| failure.cause == Cause::Unreachable);
+        if ready.is_empty() && unreached { last_resort } else { ready }
     }
 
     /// The question under the name that backends know its model by.
@@ -189,13 +204,6 @@ impl Pool {
         }
         question.model = model.to_owned();
         Cow::Owned(question)
-    }
-
-    /// Every member once with its number, from the one whose turn it is.
-    fn round_from(&self, first: usize) -> impl Iterator<Item = (usize, &Member)> {
-        let first = first % self.members.len().max(1);
-        let all = || self.members.iter().enumerate();
-        all().skip(first).chain(all().take(first))
     }
 
     fn serves(&self, model: &str) -> bool {

@@ -10,13 +10,14 @@ use infergw::config::Config;
 use infergw::config::load::parse;
 
 /// What stands for a setting that has no default.
-const EXAMPLES: [(&str, &str); 16] = [
+const EXAMPLES: [(&str, &str); 18] = [
     ("Server.admin", "\"127.0.0.1:9090\""),
     ("ApiKey.key", "\"sk-...\""),
     ("ApiKey.tenant", "\"team-a\""),
     ("Upstream.name", "\"gpu-1\""),
     ("Upstream.url", "\"http://127.0.0.1:8000\""),
     ("Upstream.models", "[\"qwen3-8b\"]"),
+    ("Upstream.weight", "1.0"),
     ("Upstream.key", "\"sk-...\""),
     ("EngineGroup.handshake", "\"tcp://127.0.0.1:30500\""),
     ("EngineGroup.ranks", "1"),
@@ -25,6 +26,7 @@ const EXAMPLES: [(&str, &str); 16] = [
     ("Model.name", "\"qwen3-8b\""),
     ("Model.aliases", "[\"gpt-4o\"]"),
     ("Model.fallbacks", "[\"qwen3-1.7b\"]"),
+    ("Model.policy", "\"prefix_affinity\""),
     ("Demo.model", "\".demo/smollm2-135m.gguf\""),
     ("Demo.threads", "1"),
 ];

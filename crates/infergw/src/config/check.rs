@@ -39,6 +39,14 @@ impl Config {
                 return wrong(format!("backends {other} and {} are both named '{name}'", place + 1));
             }
         }
+        for backend in &self.backends {
+            if backend.weight.is_some_and(|weight| !(weight > 0.0 && weight <= 1e6)) {
+                return wrong("a backend's weight must be above 0, and at most 1000000".into());
+            }
+        }
+        if !(1.0..=1e6).contains(&self.routing.load_bound) {
+            return wrong("routing.load_bound must be 1 or more".into());
+        }
         self.check_models()
     }
 

@@ -8,12 +8,15 @@ use serde::Deserialize;
 use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
-use crate::config::Model;
+use super::policy::Policy;
+use crate::config::{Model, Routing};
 
 /// The models that the configuration says something about, under all their names.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Models {
     by_name: HashMap<Arc<str>, Arc<Entry>>,
+    /// For all models that have no policy of their own.
+    policy: Policy,
 }
 
 /// One model of the configuration.
@@ -23,11 +26,12 @@ pub(super) struct Entry {
     pub(super) name: Arc<str>,
     /// The models that may answer instead, by their names at their backends.
     pub(super) fallbacks: Vec<Arc<str>>,
+    policy: Option<Policy>,
 }
 
 impl Models {
     /// The models of a configuration that was checked: no name stands twice.
-    pub(super) fn new(models: &[Model]) -> Self {
+    pub(super) fn new(models: &[Model], routing: &Routing) -> Self {
         let mut served: HashMap<&str, &str> = HashMap::new();
         for model in models {
             served.extend(model.aliases.iter().map(|alias| (alias.as_str(), model.name.as_str())));
@@ -36,12 +40,13 @@ impl Models {
         for model in models {
             let meant = |name: &String| Arc::from(served.get(name.as_str()).copied().unwrap_or(name));
             let fallbacks = model.fallbacks.iter().map(meant).collect();
-            let entry = Arc::new(Entry { name: Arc::from(model.name.as_str()), fallbacks });
+            let policy = model.policy.map(|name| Policy::new(name, routing));
+            let entry = Arc::new(Entry { name: Arc::from(model.name.as_str()), fallbacks, policy });
             for name in std::iter::once(&model.name).chain(&model.aliases) {
                 by_name.insert(Arc::from(name.as_str()), Arc::clone(&entry));
             }
         }
-        Self { by_name }
+        Self { by_name, policy: Policy::new(routing.policy, routing) }
     }
 
     /// What the configuration says about a name.
@@ -54,6 +59,11 @@ impl Models {
         let entry = self.get(name);
         let first = entry.map_or(name, |entry| &*entry.name);
         std::iter::once(first).chain(entry.into_iter().flat_map(|entry| entry.fallbacks.iter().map(|model| &**model)))
+    }
+
+    /// The policy for a model, by its name at its backends.
+    pub(super) fn policy(&self, model: &str) -> &Policy {
+        self.get(model).and_then(|entry| entry.policy.as_ref()).unwrap_or(&self.policy)
     }
 
     /// The name as it stands in the configuration (O1).
@@ -145,8 +155,12 @@ mod tests {
             name: name.into(),
             aliases: aliases.iter().map(ToString::to_string).collect(),
             fallbacks: fallbacks.iter().map(ToString::to_string).collect(),
+            policy: None,
         };
-        let models = Models::new(&[model("big", &["gpt-4"], &["mini", "other"]), model("small", &["mini"], &[])]);
+        let models = Models::new(
+            &[model("big", &["gpt-4"], &["mini", "other"]), model("small", &["mini"], &[])],
+            &Routing::default(),
+        );
         let meant = |name| models.meant(name).collect::<Vec<_>>();
         assert_eq!(meant("gpt-4"), ["big", "small", "other"]);
         assert_eq!(meant("mini"), ["small"]);

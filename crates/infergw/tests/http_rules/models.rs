@@ -1,6 +1,6 @@
 //! Models with more names than one, and models that stand in for others.
 
-use infergw::config::Model;
+use infergw::config::{Model, PolicyName};
 
 use crate::support::client::{ask, get};
 use crate::support::upstream::{good, good_events};
@@ -11,6 +11,7 @@ fn model(name: &str, aliases: &[&str], fallbacks: &[&str]) -> Model {
         name: name.into(),
         aliases: aliases.iter().map(ToString::to_string).collect(),
         fallbacks: fallbacks.iter().map(ToString::to_string).collect(),
+        policy: None,
     }
 }
 
@@ -32,7 +33,11 @@ async fn a2_an_alias_changes_the_models_name_in_the_body_and_nothing_else() {
 async fn answers_say_which_backend_made_them_and_why() {
     let broken = Upstream::always(Script::new().json("500 Internal Server Error", "{}")).await;
     let well = Upstream::always(good(&["one"])).await;
-    let gateway = gateway(&[&broken, &well], |config| config.backends[1].name = Some("b".into())).await;
+    let gateway = gateway(&[&broken, &well], |config| {
+        config.backends[1].name = Some("b".into());
+        config.routing.policy = PolicyName::RoundRobin;
+    })
+    .await;
     let mut reasons = Vec::new();
     for number in 0..2 {
         let answer = ask(gateway.address(), "", &stream(&number.to_string())).await;
@@ -45,6 +50,30 @@ async fn answers_say_which_backend_made_them_and_why() {
     drop(well);
     let failed = ask(gateway.address(), "", "{\"model\":\"m\",\"x\":1}").await;
     assert!(failed.status >= 500 && failed.header("x-infergw-reason").unwrap().contains("round_robin"), "{failed:?}");
+}
+
+#[tokio::test]
+async fn a_model_has_its_own_policy() {
+    let upstreams = [Upstream::always(good(&["one"])).await, Upstream::always(good(&["one"])).await];
+    let gateway = gateway(&[&upstreams[0], &upstreams[1]], |config| {
+        for backend in &mut config.backends {
+            backend.models.push("n".into());
+        }
+        config.routing.policy = PolicyName::RoundRobin;
+        config.models = vec![Model { policy: Some(PolicyName::Hash), ..model("n", &["alias"], &[]) }];
+    })
+    .await;
+    let asked = || [upstreams[0].questions(), upstreams[1].questions()];
+    for number in 0..6 {
+        ask(gateway.address(), "", &stream(&number.to_string())).await;
+    }
+    assert_eq!(asked(), [3, 3]);
+    for number in 0..6 {
+        let body = format!("{{\"model\":\"alias\",\"stream\":true,\"n\":1,\"x\":{number}}}");
+        let answer = ask(gateway.address(), "x-session-id: s\r\n", &body).await;
+        assert_eq!(answer.header("x-infergw-reason"), Some("hash"));
+    }
+    assert!([[9, 3], [3, 9]].contains(&asked()), "{:?}", asked());
 }
 
 #[tokio::test]
