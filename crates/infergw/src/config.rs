@@ -35,6 +35,10 @@ pub struct Config {
     pub models: Vec<Model>,
     /// How a backend is chosen for a request.
     pub routing: Routing,
+    /// Trying elsewhere what failed before anything went to the client (R4).
+    pub retries: Retries,
+    /// When a backend that fails gets no more requests, and how it comes back (R1).
+    pub breaker: Breaker,
     /// The reference engine inside this process.
     pub demo: Demo,
     /// How text is made from and into tokens on engine backends.
@@ -348,6 +352,56 @@ impl Default for Routing {
             session_headers: vec!["x-session-id".into()],
             session_fields: vec!["prompt_cache_key".into(), "session_id".into(), "user".into()],
             prefix_memory: 16 << 20,
+        }
+    }
+}
+
+/// Trying elsewhere what failed before anything went to the client (R4).
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Retries {
+    /// Most retries of one request, each on another backend.
+    pub most: usize,
+    /// Retries of all requests together, as a part of the traffic of the last ten seconds; 0.2 is one for five requests.
+    pub share: f64,
+    /// Retries that there may be in a second however little the traffic is.
+    pub floor: u32,
+    /// The most that is waited before the first retry, unless no connection was made; twice as much before each later one.
+    #[serde(with = "crate::config::duration")]
+    pub pause: Duration,
+}
+
+impl Default for Retries {
+    fn default() -> Self {
+        Self { most: 3, share: 0.2, floor: 10, pause: Duration::from_millis(25) }
+    }
+}
+
+/// When a backend that fails gets no more requests, and how it comes back (R1). 4xx, 429 and 503 are no failures here.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Breaker {
+    /// Failures in a row (5xx, resets, time-outs) after which it gets none, at most 32; 0 switches the breaker off. Half of the
+    /// last 20 to 32 are too many too.
+    pub failures: u32,
+    /// For how long, the first time, give or take a quarter; then one request is let through on trial.
+    #[serde(with = "crate::config::duration")]
+    pub pause: Duration,
+    /// The longest: a trial that fails doubles the pause up to this.
+    #[serde(with = "crate::config::duration")]
+    pub longest: Duration,
+    /// A backend that has come back gets a tenth of its part at first, and the whole after this time.
+    #[serde(with = "crate::config::duration")]
+    pub slow_start: Duration,
+}
+
+impl Default for Breaker {
+    fn default() -> Self {
+        Self {
+            failures: 5,
+            pause: Duration::from_secs(1),
+            longest: Duration::from_secs(30),
+            slow_start: Duration::from_secs(10),
         }
     }
 }

@@ -9,10 +9,12 @@ use tokio::time::Instant;
 
 use crate::types::{Cause, End, Role};
 
+pub mod backends;
 pub mod metrics;
 pub mod sharing;
 pub mod tokenizing;
 
+pub use backends::{BackendMetrics, Backends};
 pub use metrics::Metrics;
 pub use sharing::Sharing;
 pub use tokenizing::Tokenizing;

@@ -5,22 +5,26 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use http::HeaderValue;
+use tokio::time::{Instant, sleep};
 
 use crate::api::error::ApiError;
-use crate::backend::{Backend, Fitness};
+use crate::backend::Backend;
 use crate::coalesce::flight::FlightWriter;
 use crate::config::Config;
 use crate::drain::{Drain, Phase};
 use crate::observe::Metrics;
 use crate::types::{Cause, Failure, Question, Stamp};
 
+mod breaker;
 mod member;
 mod models;
 pub mod policy;
+mod retry;
 
-use member::Member;
+use member::{Member, Place};
 use models::Models;
 use policy::Candidate;
+use retry::{Budget, may_retry};
 
 /// Seconds after which a client may ask again when no backend is ready.
 const RETRY_AFTER: u64 = 2;
@@ -30,6 +34,7 @@ const RETRY_AFTER: u64 = 2;
 pub struct Pool {
     members: Vec<Member>,
     models: Models,
+    budget: Budget,
     metrics: Arc<Metrics>,
     drain: Arc<Drain>,
 }
@@ -47,8 +52,14 @@ impl Pool {
         let names = config.backend_names();
         let weights = config.backends.iter().map(|backend| backend.weight.unwrap_or(1.0)).chain(std::iter::repeat(1.0));
         let members = names.iter().zip(weights).zip(backends);
-        let members = members.map(|((name, weight), backend)| Member::new(name, weight, backend)).collect();
-        Self { members, models: Models::new(&config.models, &config.routing), metrics, drain }
+        let members = members.map(|((name, weight), backend)| {
+            let name = Arc::from(name.as_str());
+            let own = metrics.backends.of(&name);
+            Member::new(name, weight, backend, config.breaker.clone(), own)
+        });
+        let members = members.collect();
+        let (models, budget) = (Models::new(&config.models, &config.routing), Budget::new(&config.retries));
+        Self { members, models, budget, metrics, drain }
     }
 
     /// The models that clients can ask for, sorted; aliases are among them.
@@ -107,11 +118,9 @@ impl Pool {
     /// # Errors
     /// The reasons, where none can.
     pub fn ready(&self) -> Result<(), NotReady> {
-        let statuses: Vec<_> = self.members.iter().map(|member| member.backend.status()).collect();
-        if statuses.iter().any(|status| status.ready) {
-            return Ok(());
-        }
-        Err(NotReady { reasons: statuses.into_iter().map(|status| status.reason).collect() })
+        let now = Instant::now();
+        let reasons: Vec<_> = self.members.iter().map_while(|member| unfit(member, now)).collect();
+        if reasons.len() < self.members.len() { Ok(()) } else { Err(NotReady { reasons }) }
     }
 
     /// Answer `question` into `writer`: on a ready backend that the model's policy chooses, and where that fails before anything has gone to
@@ -131,6 +140,7 @@ impl Pool {
 
     /// The models that may answer, one after the other, each on the backends that serve it.
     async fn run(&self, question: &Question, writer: &mut FlightWriter) -> Result<(), Failure> {
+        self.budget.deposit();
         let mut round = Round { tried: Vec::new(), failed: None };
         for (place, model) in self.models.meant(&question.model).enumerate() {
             let as_named = self.named(question, model);
@@ -154,43 +164,70 @@ impl Pool {
         let policy = self.models.policy(&question.model);
         let mut asked = None;
         loop {
-            let candidates = self.candidates(&question.model, round);
-            // With one candidate there is nothing to choose; a policy is still told, for it may remember.
+            let now = Instant::now();
+            let candidates = self.candidates(&question.model, round, now);
             let asked = asked.get_or_insert_with(|| policy.read(&question.model, &question.headers, &question.body));
             let Some(choice) = policy.choose(&candidates, asked, rand::random()) else { return Step::Next };
             let Some(id) = candidates.get(choice.at).map(|candidate| candidate.id) else { return Step::Next };
             let Some(member) = self.members.get(id) else { return Step::Next };
+            if let Some(failure) = round.failed.take() {
+                if !self.budget.withdraw(round.tried.len()) {
+                    self.metrics.backends.retries_refused.inc();
+                    return Step::Over(Err(failure));
+                }
+                let pause = self.budget.pause(round.tried.len(), failure.cause, rand::random());
+                round.failed = Some(failure);
+                self.metrics.backends.retries.inc();
+                if !pause.is_zero() {
+                    sleep(pause).await;
+                }
+            }
+            let Some(running) = member.enter(Instant::now()) else {
+                // Its trial began in the meantime. It is passed over, for this question for good.
+                round.tried.push(id);
+                continue;
+            };
             self.metrics.backend_request(member.backend.kind());
+            if fallback.is_some() {
+                self.metrics.backends.fallbacks.inc();
+            }
             let reason = reason(choice.why, fallback.is_some(), round.failed.is_some());
             round.tried.push(id);
             let stamp = Stamp { backend: member.stamp.clone(), reason, fallback: fallback.clone() };
-            let running = member.enter();
             let result = member.backend.run(question, &stamp, writer).await;
-            drop(running);
+            running.end(&result);
             let Err(mut failure) = result else { return Step::Over(Ok(())) };
             stamp.put(&mut failure.error.headers);
             if writer.committed() || !may_retry(failure.cause) {
                 return Step::Over(Err(failure));
             }
-            tracing::info!(backend = %member.name, request_id = %question.request_id, "another backend may be tried");
             round.failed = Some(failure);
         }
     }
 
-    /// The members that can take a question for `model` and have not been tried; where none can, those of the last resort.
-    fn candidates(&self, model: &str, round: &Round) -> Vec<Candidate> {
+    /// The members that a question for `model` can go to and that have not been tried: those that are well, else those that
+    /// have asked to be spared, else those of the last resort.
+    fn candidates(&self, model: &str, round: &Round, now: Instant) -> Vec<Candidate> {
         let mut ready = Vec::with_capacity(self.members.len());
-        let mut last_resort = Vec::new();
+        let (mut spared, mut last_resort) = (Vec::new(), Vec::new());
         for (id, member) in self.members.iter().enumerate().filter(|(id, _)| !round.tried.contains(id)) {
-            match member.backend.fitness(model) {
-                Fitness::Ready => ready.push(member.candidate(id)),
-                Fitness::LastResort => last_resort.push(member.candidate(id)),
-                Fitness::Down | Fitness::OtherModel => {}
+            match member.place(id, model, now) {
+                Place::Ready(candidate) => ready.push(candidate),
+                Place::Spared(candidate) => spared.push(candidate),
+                Place::LastResort(candidate) => last_resort.push(candidate),
+                Place::Open(_) | Place::Out => {}
             }
         }
         // Where connections were refused a moment ago is tried as long as nothing else has been: it costs no time (S6).
         let unreached = round.failed.as_ref().is_none_or(|failure| failure.cause == Cause::Unreachable);
-        if ready.is_empty() && unreached { last_resort } else { ready }
+        let asked_to_spare = round.failed.as_ref().is_some_and(|failure| failure.cause == Cause::Busy);
+        match (ready.is_empty(), spared.is_empty()) {
+            (false, _) => ready,
+            // Of those that want to be spared one is asked, not each: what it says goes to the client.
+            (true, false) if !asked_to_spare => spared,
+            _ if unreached => last_resort,
+            _ => ready,
+        }
     }
 
     /// The question under the name that backends know its model by.
@@ -214,11 +251,23 @@ impl Pool {
         if self.check_model(model).is_err() {
             return Failure::new(Cause::Refused, ApiError::model_not_found(model));
         }
-        let reasons = self.members.iter().map(|member| member.backend.status().reason).collect::<Vec<_>>().join("; ");
+        let now = Instant::now();
+        let reasons = self.members.iter().filter_map(|member| unfit(member, now)).collect::<Vec<_>>().join("; ");
         tracing::warn!(%reasons, "no backend is ready");
+        let again = self.members.iter().filter_map(|member| member.open(now).flatten()).min();
+        let seconds = again.map_or(RETRY_AFTER, |until| until.saturating_duration_since(now).as_secs() + 1);
         let message = "No backend for this model is ready. /readyz says why.";
-        Failure::new(Cause::Busy, ApiError::unavailable(message, RETRY_AFTER))
+        Failure::new(Cause::Busy, ApiError::unavailable(message, seconds))
     }
+}
+
+/// Why a member cannot serve now.
+fn unfit(member: &Member, now: Instant) -> Option<String> {
+    let status = member.backend.status();
+    if !status.ready {
+        return Some(status.reason);
+    }
+    member.open(now).map(|_| format!("{} has failed too often and is left alone for a while", member.name))
 }
 
 /// What has happened to a question so far.
@@ -242,12 +291,4 @@ fn reason(policy: &'static str, fallback: bool, retry: bool) -> HeaderValue {
     let before = [("fallback, ", fallback), ("retry, ", retry)];
     let words: String = before.iter().filter(|(_, holds)| *holds).map(|(word, _)| *word).collect();
     HeaderValue::try_from(words + policy).unwrap_or_else(|_| HeaderValue::from_static(policy))
-}
-
-/// A time-out is never retried, nor what the client asked for wrongly (R1, R4).
-fn may_retry(cause: Cause) -> bool {
-    match cause {
-        Cause::Unreachable | Cause::Busy | Cause::Backend | Cause::Truncated => true,
-        Cause::Refused | Cause::Timeout | Cause::Cut => false,
-    }
 }

@@ -107,7 +107,7 @@ impl HttpBackend {
             Health::Ready => (true, String::new()),
             Health::Unknown => (false, format!("waiting for the first answer of {}", self.inner.authority)),
             Health::Unreachable => (false, format!("{} cannot be reached", self.inner.authority)),
-            Health::Sick => (false, format!("{} fails or does not answer", self.inner.authority)),
+            Health::Sick => (false, format!("{} does not answer", self.inner.authority)),
         };
         let models = self.inner.known.models();
         BackendStatus { ready, reason, models, in_flight: self.inner.in_flight.load(Ordering::Relaxed) }

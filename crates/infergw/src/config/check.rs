@@ -47,6 +47,9 @@ impl Config {
         if !(1.0..=1e6).contains(&self.routing.load_bound) {
             return wrong("routing.load_bound must be 1 or more".into());
         }
+        if !(0.0..=1.0).contains(&self.retries.share) {
+            return wrong("retries.share must be from 0 to 1".into());
+        }
         self.check_models()
     }
 

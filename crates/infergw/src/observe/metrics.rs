@@ -11,7 +11,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
 
-use super::{Outcome, Sharing, Tokenizing};
+use super::{Backends, Outcome, Sharing, Tokenizing};
 use crate::types::{BackendKind, Cause, Role};
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -48,6 +48,8 @@ pub struct Metrics {
     pub sharing: Sharing,
     /// How often tokens were known already.
     pub tokenizing: Tokenizing,
+    /// What each backend does.
+    pub backends: Backends,
     flights: Gauge,
     log_bytes: Gauge,
     requests: Family<RequestLabels, Counter>,
@@ -74,6 +76,7 @@ impl Metrics {
             time_to_first_token: seconds(),
             sharing: Sharing::default(),
             tokenizing: Tokenizing::default(),
+            backends: Backends::default(),
             flights: Gauge::default(),
             log_bytes: Gauge::default(),
             requests: Family::default(),
@@ -96,6 +99,7 @@ impl Metrics {
         registry.register("coalesce_requests", "Requests by their role in a flight", metrics.joined.clone());
         metrics.sharing.register(&mut registry);
         metrics.tokenizing.register(&mut registry);
+        metrics.backends.register(&mut registry);
         registry.register("flights", "Flights in the register", metrics.flights.clone());
         registry.register("flight_log_bytes", "Bytes that all flight logs hold", metrics.log_bytes.clone());
         registry.register("flight_failures", "Flights that failed, by cause", metrics.failures.clone());

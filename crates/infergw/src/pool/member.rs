@@ -1,13 +1,20 @@
-//! A backend's place in the pool: its name, and what the pool itself knows of it.
+//! A backend's place in the pool: its name, its breaker, and what runs on it.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::SystemTime;
 
 use http::HeaderValue;
+use tokio::time::Instant;
 use xxhash_rust::xxh3::xxh3_64;
 
+use super::breaker::{Breaker, Pass, Standing, Verdict};
 use super::policy::Candidate;
-use crate::backend::Backend;
+use super::retry::spare;
+use crate::backend::{Backend, Fitness};
+use crate::config;
+use crate::observe::BackendMetrics;
+use crate::types::{Cause, Failure};
 
 /// One backend of the pool.
 #[derive(Debug)]
@@ -20,35 +27,198 @@ pub(super) struct Member {
     identity: u64,
     weight: f64,
     in_flight: AtomicUsize,
+    breaker: Mutex<Breaker>,
+    limits: config::Breaker,
+    /// The breaker remembers nothing: most requests need no look at it.
+    calm: AtomicBool,
+    /// The backend's own health has said that it cannot serve.
+    down: AtomicBool,
+    metrics: BackendMetrics,
+}
+
+/// How a member stands to a question.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) enum Place {
+    /// It can take it.
+    Ready(Candidate),
+    /// It can, but has asked to be spared (429, 503).
+    Spared(Candidate),
+    /// It was unreachable a moment ago.
+    LastResort(Candidate),
+    /// Its breaker is open, until this time where that is known.
+    Open(Option<Instant>),
+    /// It cannot.
+    Out,
 }
 
 impl Member {
     /// The member of this name and weight, which the configuration's check has found sane.
-    pub(super) fn new(name: &str, weight: f64, backend: Backend) -> Self {
-        let stamp = HeaderValue::from_str(name).unwrap_or_else(|_| HeaderValue::from_static("unnamed"));
-        let identity = xxh3_64(name.as_bytes());
-        Self { name: Arc::from(name), stamp, backend, identity, weight, in_flight: AtomicUsize::new(0) }
+    pub(super) fn new(
+        name: Arc<str>,
+        weight: f64,
+        backend: Backend,
+        limits: config::Breaker,
+        metrics: BackendMetrics,
+    ) -> Self {
+        Self {
+            stamp: HeaderValue::from_str(&name).unwrap_or_else(|_| HeaderValue::from_static("unnamed")),
+            identity: xxh3_64(name.as_bytes()),
+            name,
+            backend,
+            weight,
+            in_flight: AtomicUsize::new(0),
+            breaker: Mutex::default(),
+            limits,
+            calm: AtomicBool::new(true),
+            down: AtomicBool::new(false),
+            metrics,
+        }
     }
 
-    /// How a policy sees it at place `id`.
-    pub(super) fn candidate(&self, id: usize) -> Candidate {
+    /// How it stands to a question for `model`, at place `id` of the pool.
+    pub(super) fn place(&self, id: usize, model: &str, now: Instant) -> Place {
+        let fitness = self.backend.fitness(model);
+        match fitness {
+            Fitness::OtherModel => return Place::Out,
+            Fitness::Down | Fitness::LastResort => {
+                // From here on its own health decides; what failed before is of another life.
+                if !self.down.swap(true, Ordering::Relaxed) {
+                    let mut breaker = self.lock();
+                    breaker.reset();
+                    self.settle(&breaker, now);
+                }
+            }
+            Fitness::Ready if self.down.load(Ordering::Relaxed) && self.down.swap(false, Ordering::Relaxed) => {
+                let mut breaker = self.lock();
+                breaker.returned(now);
+                self.settle(&breaker, now);
+            }
+            Fitness::Ready => {}
+        }
+        let (standing, share) = if self.calm.load(Ordering::Relaxed) {
+            (Standing::Well, 1.0)
+        } else {
+            let breaker = self.lock();
+            (breaker.standing(now), breaker.share(now, &self.limits))
+        };
         let in_flight = self.in_flight.load(Ordering::Relaxed);
-        Candidate { id, identity: self.identity, in_flight, weight: self.weight, share: 1.0 }
+        let candidate = Candidate { id, identity: self.identity, in_flight, weight: self.weight, share };
+        match (fitness, standing) {
+            (Fitness::Down | Fitness::OtherModel, _) => Place::Out,
+            (Fitness::LastResort, _) => Place::LastResort(candidate),
+            (Fitness::Ready, Standing::Well | Standing::Trial) => Place::Ready(candidate),
+            (Fitness::Ready, Standing::Spared) => Place::Spared(candidate),
+            (Fitness::Ready, Standing::Open(until)) => Place::Open(Some(until)),
+            (Fitness::Ready, Standing::Tried) => Place::Open(None),
+        }
     }
 
-    /// Count a request in.
-    pub(super) fn enter(&self) -> Running<'_> {
+    /// Until when it gets no requests, where its breaker is open; without a time while its trial runs.
+    pub(super) fn open(&self, now: Instant) -> Option<Option<Instant>> {
+        if self.calm.load(Ordering::Relaxed) {
+            return None;
+        }
+        match self.lock().standing(now) {
+            Standing::Open(until) => Some(Some(until)),
+            Standing::Tried => Some(None),
+            Standing::Well | Standing::Spared | Standing::Trial => None,
+        }
+    }
+
+    /// Count a request in; `None` where another one has become the trial in the meantime.
+    pub(super) fn enter(&self, now: Instant) -> Option<Running<'_>> {
+        let pass = if self.calm.load(Ordering::Relaxed) {
+            None
+        } else {
+            let mut breaker = self.lock();
+            if matches!(breaker.standing(now), Standing::Open(_) | Standing::Tried) {
+                return None;
+            }
+            let pass = breaker.enter(now, &self.limits);
+            self.settle(&breaker, now);
+            Some(pass)
+        };
         self.in_flight.fetch_add(1, Ordering::Relaxed);
-        Running(self)
+        self.metrics.in_flight.inc();
+        Some(Running { member: self, pass, ended: false })
+    }
+
+    fn left(&self, pass: Option<Pass>, verdict: Verdict) {
+        if self.calm.load(Ordering::Relaxed) && matches!(verdict, Verdict::Well | Verdict::Nothing) {
+            return;
+        }
+        let now = Instant::now();
+        let mut breaker = self.lock();
+        let before = breaker.standing(now);
+        // One that was let through while the breaker was calm is of the life that it has now, unless it has opened since.
+        let pass = pass.unwrap_or_else(|| breaker.unremarked());
+        breaker.leave(pass, verdict, now, (&self.limits, rand::random()));
+        let after = breaker.standing(now);
+        if std::mem::discriminant(&before) != std::mem::discriminant(&after) {
+            tracing::info!(backend = %self.name, ?before, ?after, "breaker");
+        }
+        self.settle(&breaker, now);
+    }
+
+    /// Show what the breaker's state is to those who do not lock it.
+    fn settle(&self, breaker: &Breaker, now: Instant) {
+        self.calm.store(breaker.is_calm(), Ordering::Relaxed);
+        self.metrics.breaker.set(match breaker.standing(now) {
+            Standing::Well | Standing::Spared => 0,
+            Standing::Trial | Standing::Tried => 1,
+            Standing::Open(_) => 2,
+        });
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Breaker> {
+        self.breaker.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// A request that runs on a member; dropping it ends the count (D2).
 #[derive(Debug)]
-pub(super) struct Running<'a>(&'a Member);
+pub(super) struct Running<'a> {
+    member: &'a Member,
+    pass: Option<Pass>,
+    ended: bool,
+}
+
+impl Running<'_> {
+    /// It ended so.
+    pub(super) fn end(mut self, result: &Result<(), Failure>) {
+        self.ended = true;
+        let verdict = match result {
+            Ok(()) => {
+                self.member.metrics.ok.inc();
+                Verdict::Well
+            }
+            Err(failure) => {
+                self.member.metrics.failed(failure.cause);
+                verdict(failure)
+            }
+        };
+        self.member.left(self.pass, verdict);
+    }
+}
 
 impl Drop for Running<'_> {
     fn drop(&mut self) {
-        self.0.in_flight.fetch_sub(1, Ordering::Relaxed);
+        self.member.in_flight.fetch_sub(1, Ordering::Relaxed);
+        self.member.metrics.in_flight.dec();
+        if !self.ended {
+            self.member.metrics.abandoned.inc();
+            self.member.left(self.pass, Verdict::Nothing);
+        }
+    }
+}
+
+/// What a failure says of its backend (R1).
+fn verdict(failure: &Failure) -> Verdict {
+    match failure.cause {
+        Cause::Refused => Verdict::Well,
+        Cause::Busy => Verdict::Busy(spare(&failure.error.headers, SystemTime::now())),
+        Cause::Backend | Cause::Truncated | Cause::Timeout => Verdict::Sick,
+        // That no connection was made is known to the backend's own health, which decides until one is.
+        Cause::Unreachable | Cause::Cut => Verdict::Nothing,
     }
 }

@@ -9,6 +9,7 @@ mod disconnects;
 mod drain;
 mod endpoints;
 mod models;
+mod recovery;
 mod resources;
 mod routing;
 mod security;

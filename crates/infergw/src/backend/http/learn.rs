@@ -2,7 +2,6 @@
 //!
 //! Requests that fail tell at once; a probe in the background tells when it is well again, and which models it lists.
 
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
@@ -26,9 +25,6 @@ const ILL: Duration = Duration::from_millis(500);
 /// For the answer to a probe.
 const PROBE: Duration = Duration::from_secs(3);
 
-/// Failures in a row after which an upstream gets no more requests until a probe succeeds.
-const TOO_MANY: u32 = 5;
-
 /// Most models and bytes of a listing that are read.
 const MAX_MODELS: usize = 1024;
 const MAX_LISTING: usize = 4 << 20;
@@ -42,7 +38,7 @@ pub(super) enum Health {
     Ready,
     /// Connections are refused. It is tried where no other backend is left, for that costs no time.
     Unreachable,
-    /// It failed or was silent too often. It gets no requests: each would have to wait.
+    /// It is silent. It gets no requests: each would have to wait.
     Sick,
 }
 
@@ -50,8 +46,6 @@ pub(super) enum Health {
 #[derive(Debug)]
 pub(super) struct Known {
     state: RwLock<State>,
-    /// Failures since the last success.
-    failures: AtomicU32,
     /// The configuration names the models: its own list is not asked for.
     fixed: bool,
 }
@@ -70,7 +64,7 @@ impl Known {
         let fixed = !models.is_empty();
         let models = models.into_iter().map(Arc::from).collect();
         let state = State { health: Health::Unknown, models };
-        Self { state: RwLock::new(state), failures: AtomicU32::new(0), fixed }
+        Self { state: RwLock::new(state), fixed }
     }
 
     pub(super) fn health(&self) -> Health {
@@ -100,19 +94,12 @@ impl Known {
         match cause {
             None | Some(Cause::Refused | Cause::Busy) => self.well(),
             Some(Cause::Unreachable) => self.set(Health::Unreachable),
-            Some(Cause::Backend | Cause::Truncated | Cause::Timeout) => {
-                if self.failures.fetch_add(1, Ordering::Relaxed) + 1 >= TOO_MANY {
-                    self.set(Health::Sick);
-                }
-            }
-            Some(Cause::Cut) => {}
+            // Whether it fails too often is for the pool's breaker to say.
+            Some(Cause::Backend | Cause::Truncated | Cause::Timeout | Cause::Cut) => {}
         }
     }
 
     fn well(&self) {
-        if self.failures.load(Ordering::Relaxed) != 0 {
-            self.failures.store(0, Ordering::Relaxed);
-        }
         self.set(Health::Ready);
     }
 
@@ -214,24 +201,16 @@ mod tests {
     }
 
     #[test]
-    fn r1_only_sickness_counts() {
+    fn who_answers_lives() {
         let known = Known::new(vec![]);
-        for cause in [Cause::Refused, Cause::Busy, Cause::Cut] {
-            for _ in 0..20 {
-                known.note(&failed(cause));
-            }
-            assert_eq!(known.health(), Health::Ready);
+        known.note(&failed(Cause::Backend));
+        assert_eq!(known.health(), Health::Unknown);
+        for cause in [Cause::Refused, Cause::Busy, Cause::Cut, Cause::Backend, Cause::Truncated] {
+            known.note(&failed(cause));
         }
-        for _ in 0..TOO_MANY - 1 {
-            known.note(&failed(Cause::Backend));
-        }
-        known.note(&Ok(()));
-        for _ in 0..TOO_MANY - 1 {
-            known.note(&failed(Cause::Timeout));
-        }
-        assert_eq!(known.health(), Health::Ready, "not so many in a row");
-        known.note(&failed(Cause::Truncated));
-        assert_eq!(known.health(), Health::Sick);
+        assert_eq!(known.health(), Health::Ready);
+        known.note(&failed(Cause::Unreachable));
+        assert_eq!(known.health(), Health::Unreachable);
         known.well();
         assert_eq!(known.health(), Health::Ready);
     }
