@@ -7,7 +7,7 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand};
 
 use crate::config::load::{LoadError, load};
-use crate::config::{ApiKey, Config, EngineGroup, LogFormat, Upstream, duration, size};
+use crate::config::{ApiKey, Config, EngineGroup, LogFormat, ReasoningParser, ToolParser, Upstream, duration, size};
 
 /// The front door of self-hosted LLM inference.
 ///
@@ -70,6 +70,12 @@ pub struct ServeFlags {
     /// The group's model directory (tokenizer.json, tokenizer_config.json, ...) or .gguf file
     #[arg(long, value_name = "PATH", env = "INFERGW_TOKENIZER")]
     pub tokenizer: Option<PathBuf>,
+    /// How the group's model writes tool calls, such as hermes [default: auto, by its chat template]
+    #[arg(long, value_name = "NAME", value_parser = named::<ToolParser>, env = "INFERGW_TOOL_PARSER", requires = "engines")]
+    pub tool_parser: Option<ToolParser>,
+    /// How the group's model writes reasoning, such as deepseek_r1 [default: auto, by its chat template]
+    #[arg(long, value_name = "NAME", value_parser = named::<ReasoningParser>, env = "INFERGW_REASONING_PARSER", requires = "engines")]
+    pub reasoning_parser: Option<ReasoningParser>,
     /// Serve the reference engine in this process [default file: .demo/smollm2-135m.gguf]
     #[arg(long, value_name = "FILE.gguf", num_args = 0..=1)]
     pub demo: Option<Option<PathBuf>>,
@@ -139,7 +145,10 @@ impl ServeFlags {
         }
         if let (Some(handshake), Some(tokenizer)) = (self.engines, self.tokenizer) {
             let ranks = self.ranks.unwrap_or(1);
-            config.engines = vec![EngineGroup { handshake, ranks, model: self.model, tokenizer }];
+            let tool_parser = self.tool_parser.unwrap_or_default();
+            let reasoning_parser = self.reasoning_parser.unwrap_or_default();
+            let model = self.model;
+            config.engines = vec![EngineGroup { handshake, ranks, model, tokenizer, tool_parser, reasoning_parser }];
         }
         if let Some(file) = self.demo {
             config.demo.enabled = true;
@@ -147,6 +156,11 @@ impl ServeFlags {
         }
         Ok(config)
     }
+}
+
+/// A name as the configuration file has it.
+fn named<T: serde::de::DeserializeOwned>(name: &str) -> Result<T, String> {
+    serde_json::from_value(name.into()).map_err(|e| e.to_string())
 }
 
 fn set<T>(target: &mut T, value: Option<T>) {

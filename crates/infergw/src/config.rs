@@ -284,6 +284,67 @@ pub struct EngineGroup {
     pub model: Option<String>,
     /// A model directory (tokenizer.json, tokenizer_config.json, ...) or a .gguf file.
     pub tokenizer: PathBuf,
+    /// How the model writes tool calls: `auto` (by its chat template), `none`, `hermes`, `qwen3_coder`, `llama3_json`,
+    /// `mistral`, `deepseek_v3`, `deepseek_v31`, `kimi_k2` or `harmony`.
+    #[serde(default)]
+    pub tool_parser: ToolParser,
+    /// How the model writes reasoning: `auto` (by its chat template), `none`, `qwen3`, `deepseek_r1`, `kimi`, `kimi_k2`,
+    /// `mistral` or `harmony`.
+    #[serde(default)]
+    pub reasoning_parser: ReasoningParser,
+}
+
+/// How a model writes tool calls.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ToolParser {
+    /// As its chat template gives away.
+    #[default]
+    Auto,
+    /// Calls stay content.
+    None,
+    /// `<tool_call>` and a JSON object.
+    #[serde(alias = "qwen")]
+    Hermes,
+    /// `<tool_call>`, `<function=` and `<parameter=`.
+    Qwen3Coder,
+    /// A JSON object, after `<|python_tag|>` or by itself.
+    Llama3Json,
+    /// `[TOOL_CALLS]`.
+    Mistral,
+    /// Marks, and a fenced block of JSON.
+    DeepseekV3,
+    /// Marks and JSON.
+    DeepseekV31,
+    /// Marks and JSON, with ids.
+    KimiK2,
+    /// The channels of gpt-oss.
+    #[serde(alias = "gpt_oss", alias = "openai")]
+    Harmony,
+}
+
+/// How a model writes reasoning.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ReasoningParser {
+    /// As its chat template gives away.
+    #[default]
+    Auto,
+    /// Reasoning stays content.
+    None,
+    /// `<think>` at the start, or at the prompt's end.
+    Qwen3,
+    /// The same; an answer begins inside it even if the prompt does not say so.
+    DeepseekR1,
+    /// `◁think▷`.
+    Kimi,
+    /// `<think>`, ended by calls too.
+    KimiK2,
+    /// `[THINK]`.
+    Mistral,
+    /// The channels of gpt-oss.
+    #[serde(alias = "gpt_oss", alias = "openai_gptoss")]
+    Harmony,
 }
 
 fn one() -> u16 {

@@ -6,7 +6,7 @@ use ts_engine::serve::ModelSource;
 use ts_engine::{Engine, EngineConfig, SimulateConfig};
 
 use crate::backend::StartError;
-use crate::config::{Demo, EngineGroup};
+use crate::config::{Demo, EngineGroup, ReasoningParser, ToolParser};
 
 /// The model's name for clients.
 pub const MODEL_NAME: &str = "smollm2-135m";
@@ -54,6 +54,8 @@ pub fn group(demo: &Demo) -> Result<EngineGroup, StartError> {
         ranks: 1,
         model: Some(MODEL_NAME.into()),
         tokenizer: find_model(demo)?,
+        tool_parser: ToolParser::default(),
+        reasoning_parser: ReasoningParser::default(),
     })
 }
 

@@ -10,7 +10,7 @@ use infergw::config::Config;
 use infergw::config::load::parse;
 
 /// What stands for a setting that has no default.
-const EXAMPLES: [(&str, &str); 18] = [
+const EXAMPLES: [(&str, &str); 20] = [
     ("Server.admin", "\"127.0.0.1:9090\""),
     ("ApiKey.key", "\"sk-...\""),
     ("ApiKey.tenant", "\"team-a\""),
@@ -27,6 +27,8 @@ const EXAMPLES: [(&str, &str); 18] = [
     ("Model.aliases", "[\"gpt-4o\"]"),
     ("Model.fallbacks", "[\"qwen3-1.7b\"]"),
     ("Model.policy", "\"prefix_affinity\""),
+    ("EngineGroup.tool_parser", "\"auto\""),
+    ("EngineGroup.reasoning_parser", "\"auto\""),
     ("Demo.model", "\".demo/smollm2-135m.gguf\""),
     ("Demo.threads", "1"),
 ];

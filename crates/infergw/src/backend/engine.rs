@@ -28,6 +28,7 @@ mod link;
 pub mod messages;
 pub mod model;
 pub mod native;
+pub mod parse;
 pub mod prepare;
 pub mod prompt;
 pub mod request;
@@ -81,8 +82,9 @@ impl EngineBackend {
         counters: Tokenizing,
     ) -> Result<Self, StartError> {
         let (path, text) = (group.tokenizer.clone(), text.clone());
+        let (tools, reasoning) = (group.tool_parser, group.reasoning_parser);
         let load = tokio::task::spawn_blocking(move || {
-            TextModel::load(&path).map(|model| TextSide::new(model, &text, counters))
+            TextModel::load(&path).map(|model| TextSide::new(model, &text, counters).with_parsers(tools, reasoning))
         });
         let text = match load.await {
             Ok(loaded) => loaded.map_err(|e| StartError(format!("tokenizer: {e}")))?,

@@ -8,7 +8,7 @@ use http::HeaderMap;
 use infergw::backend::engine::EngineBackend;
 use infergw::coalesce::Flights;
 use infergw::coalesce::log::{Bounds, Cursor, Step};
-use infergw::config::{EngineGroup, Text, Timeouts};
+use infergw::config::{EngineGroup, ReasoningParser, Text, Timeouts, ToolParser};
 use infergw::types::{Caller, End, Endpoint, Question};
 use serde_json::Value;
 
@@ -44,6 +44,8 @@ impl Asker {
             ranks: 1,
             model: Some("smollm2-135m".into()),
             tokenizer: demo_file(),
+            tool_parser: ToolParser::Hermes,
+            reasoning_parser: ReasoningParser::Qwen3,
         };
         let backend = EngineBackend::start(&group, &Text::default(), &timeouts).await.unwrap();
         let bounds = Bounds { join_window: 512 << 10, join_age: Duration::from_secs(600), max_subscribers: 100 };

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use super::detokenize::{Detokenizer, TokenTable};
+use super::parse::Piece;
 use super::request::{Output, Sampling};
 use super::stop::StopScan;
 
@@ -27,6 +28,8 @@ pub enum Reason {
     Stop,
     /// The limit on tokens or the context's end.
     Length,
+    /// The answer calls a tool, and ended by itself.
+    ToolCalls,
 }
 
 impl Reason {
@@ -35,6 +38,7 @@ impl Reason {
         match self {
             Reason::Stop => "stop",
             Reason::Length => "length",
+            Reason::ToolCalls => "tool_calls",
         }
     }
 }
@@ -75,6 +79,8 @@ pub struct TokenLogprob {
 pub struct Delta {
     /// New text, whole characters.
     pub text: String,
+    /// The text's parts, where it is parsed: then `text` is empty.
+    pub pieces: Vec<Piece>,
     /// New tokens' log probabilities. They come when the token comes, whether or not its text is held back (U9).
     pub logprobs: Vec<TokenLogprob>,
     /// New tokens, where they are shown.
@@ -84,12 +90,13 @@ pub struct Delta {
 impl Delta {
     /// Whether there is nothing to tell.
     pub fn is_empty(&self) -> bool {
-        self.text.is_empty() && self.logprobs.is_empty() && self.ids.is_empty()
+        self.text.is_empty() && self.pieces.is_empty() && self.logprobs.is_empty() && self.ids.is_empty()
     }
 
     /// Make it empty, keeping its memory.
     pub fn clear(&mut self) {
         self.text.clear();
+        self.pieces.clear();
         self.logprobs.clear();
         self.ids.clear();
     }
@@ -119,7 +126,7 @@ impl Choice {
         // An engine that ignores end tokens may ignore the request's stop tokens too: the gateway looks for them.
         let own_ends = if sampling.ignore_eos { sampling.stop_token_ids.as_slice().into() } else { Arc::from([]) };
         Self {
-            detokenizer: Detokenizer::new(table, output.skip_special_tokens),
+            detokenizer: Detokenizer::new(table, output.skip_special_tokens).showing(&output.marks),
             stops: StopScan::new(&output.stops),
             held: String::new(),
             ends,

@@ -204,18 +204,28 @@ impl TokenTable {
 pub struct Detokenizer {
     table: Arc<TokenTable>,
     skip_special: bool,
+    /// Control tokens that are shown all the same.
+    marks: Vec<u32>,
     state: State,
 }
 
 impl Detokenizer {
     /// At the start of an answer.
     pub fn new(table: Arc<TokenTable>, skip_special: bool) -> Self {
-        Self { table, skip_special, state: State::default() }
+        Self { table, skip_special, marks: Vec::new(), state: State::default() }
+    }
+
+    /// The same, with control tokens that are shown all the same.
+    #[must_use]
+    pub fn showing(mut self, marks: &[u32]) -> Self {
+        self.marks = marks.to_vec();
+        self
     }
 
     /// Append to `out` the text that `id` completes: whole characters only.
     pub fn push(&mut self, id: u32, out: &mut String) {
-        self.state.push(&self.table, id, self.skip_special, out);
+        let skip = self.skip_special && !self.marks.contains(&id);
+        self.state.push(&self.table, id, skip, out);
     }
 
     /// Append what is still held back: an unfinished character becomes U+FFFD (U2).

@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 
 use super::choice::{Delta, Reason, TokenLogprob};
 use super::detokenize::TokenTable;
+use super::parse::Piece;
 use super::request::Dialect;
 use crate::types::Usage;
 
@@ -72,12 +73,39 @@ impl Events {
 
     /// New text and log probabilities. `offset` is the text's length in characters before this delta, for completions.
     pub fn delta(&self, out: &mut Vec<u8>, choice: usize, delta: &Delta, offset: usize) {
+        // One event for each piece; the first one has the log probabilities.
+        let Some((first, rest)) = delta.pieces.split_first() else {
+            return self.part(out, choice, (delta, offset), None);
+        };
+        self.part(out, choice, (delta, offset), Some(first));
+        for piece in rest {
+            self.part(out, choice, (&Delta::default(), offset), Some(piece));
+        }
+    }
+
+    fn part(&self, out: &mut Vec<u8>, choice: usize, (delta, offset): (&Delta, usize), piece: Option<&Piece>) {
         out.extend_from_slice(&self.head);
         index(out, choice);
         match self.endpoint {
             Dialect::ChatCompletions => {
-                out.extend_from_slice(b",\"delta\":{\"content\":");
-                string(out, &delta.text);
+                out.extend_from_slice(b",\"delta\":{");
+                match piece {
+                    None => member(out, "content", &delta.text),
+                    Some(Piece::Content(text)) => member(out, "content", text),
+                    Some(Piece::Reasoning(text)) => member(out, "reasoning_content", text),
+                    Some(Piece::Call { index, id, name }) => {
+                        let _ = write!(out, "\"tool_calls\":[{{\"index\":{index},\"id\":");
+                        string(out, id);
+                        out.extend_from_slice(b",\"type\":\"function\",\"function\":{\"name\":");
+                        string(out, name);
+                        out.extend_from_slice(b",\"arguments\":\"\"}}]");
+                    }
+                    Some(Piece::Arguments { index, text }) => {
+                        let _ = write!(out, "\"tool_calls\":[{{\"index\":{index},\"function\":{{");
+                        member(out, "arguments", text);
+                        out.extend_from_slice(b"}}]");
+                    }
+                }
                 out.push(b'}');
             }
             Dialect::Completions => {
@@ -133,6 +161,12 @@ fn index(out: &mut Vec<u8>, choice: usize) {
     }
 }
 
+fn member(out: &mut Vec<u8>, name: &str, text: &str) {
+    string(out, name);
+    out.push(b':');
+    string(out, text);
+}
+
 fn string(out: &mut Vec<u8>, text: &str) {
     // A string always serialises, and a vector takes all bytes.
     let _ = serde_json::to_writer(&mut *out, text);
@@ -143,10 +177,45 @@ fn string(out: &mut Vec<u8>, text: &str) {
 pub struct WholeChoice {
     /// Its text.
     pub text: String,
+    /// Its reasoning, where it has some.
+    pub reasoning: String,
+    /// Its calls: id, name and arguments.
+    pub calls: Vec<(String, String, String)>,
     /// Its log probabilities, where they were asked for.
     pub logprobs: Option<Vec<TokenLogprob>>,
     /// Why it ended.
     pub reason: Option<Reason>,
+}
+
+impl WholeChoice {
+    /// Take a piece of a parsed answer.
+    pub fn push(&mut self, piece: &Piece) {
+        match piece {
+            Piece::Content(text) => self.text.push_str(text),
+            Piece::Reasoning(text) => self.reasoning.push_str(text),
+            Piece::Call { id, name, .. } => self.calls.push((id.clone(), name.clone(), String::new())),
+            Piece::Arguments { text, .. } => {
+                if let Some((_, _, arguments)) = self.calls.last_mut() {
+                    arguments.push_str(text);
+                }
+            }
+        }
+    }
+
+    /// As a chat's message. Content is null where the answer is something else.
+    fn message(&self) -> Value {
+        let other = !self.reasoning.is_empty() || !self.calls.is_empty();
+        let content = if self.text.is_empty() && other { Value::Null } else { self.text.as_str().into() };
+        let mut message = json!({"role": "assistant", "content": content, "refusal": null});
+        if !self.reasoning.is_empty() {
+            message["reasoning_content"] = self.reasoning.as_str().into();
+        }
+        if !self.calls.is_empty() {
+            let call = |(id, name, arguments): &(String, String, String)| json!({"id": id, "type": "function", "function": {"name": name, "arguments": arguments}});
+            message["tool_calls"] = self.calls.iter().map(call).collect();
+        }
+        message
+    }
 }
 
 /// The body of an answer that is not streamed.
@@ -166,7 +235,7 @@ pub fn body(
             match endpoint {
                 Dialect::ChatCompletions => json!({
                     "index": index,
-                    "message": {"role": "assistant", "content": choice.text, "refusal": null},
+                    "message": choice.message(),
                     "logprobs": logprobs,
                     "finish_reason": reason,
                 }),

@@ -13,6 +13,7 @@ use super::choice::{Choice, Delta, Ended, Reason, Step};
 use super::deadline::{Deadlines, Due};
 use super::detokenize::TokenTable;
 use super::failure;
+use super::parse::{Parser, Plan};
 use super::prepare::Prepared;
 use super::teller::{Teller, Telling};
 use crate::api::error::ApiError;
@@ -112,8 +113,11 @@ impl Generation<'_> {
         let request = &self.prepared.request;
         let choice = Choice::new(Arc::clone(self.table), &request.output, &request.sampling, Arc::clone(&self.ends));
         let prompt = self.prepared.prompts.get(index / request.n);
+        let plan = self.prepared.parse.as_ref();
         Track {
             choice,
+            parser: plan.map(Plan::parser),
+            named: plan.is_some_and(Plan::is_named),
             delta: Delta::default(),
             begun: false,
             cached: 0,
@@ -142,6 +146,9 @@ async fn push(writer: &mut FlightWriter, bytes: Vec<u8>) -> Result<(), Failure> 
 /// One choice on its way.
 struct Track {
     choice: Choice,
+    parser: Option<Parser>,
+    /// A call was asked for by name.
+    named: bool,
     delta: Delta,
     begun: bool,
     cached: u64,
@@ -163,7 +170,17 @@ impl Track {
         if let Some(shown) = self.shown.take() {
             self.delta.text.push_str(&shown);
         }
-        let ended = self.choice.take(&step, &mut self.delta);
+        let mut ended = self.choice.take(&step, &mut self.delta);
+        if let Some(parser) = &mut self.parser {
+            self.delta.pieces = parser.feed(&std::mem::take(&mut self.delta.text));
+            if let Some(ended) = &mut ended {
+                self.delta.pieces.extend(parser.finish());
+                // Cut short, it is cut short; and a named function was called because it was asked for (A8).
+                if ended.reason == Reason::Stop && parser.has_calls() && !self.named {
+                    ended.reason = Reason::ToolCalls;
+                }
+            }
+        }
         if !self.delta.is_empty() {
             teller.delta(index, &self.delta, self.offset);
             self.offset += self.delta.text.chars().count();

@@ -276,7 +276,7 @@ impl Teller for Told {
 
     fn finish(&mut self, index: usize, ended: Ended) {
         let finish = match ended.reason {
-            Reason::Stop => {
+            Reason::Stop | Reason::ToolCalls => {
                 let matched = match ended.matched {
                     Some(Matched::Token(id)) => json!(id),
                     Some(Matched::Text(at)) => json!(self.stops.get(at)),

@@ -4,11 +4,12 @@ use serde_json::Value;
 
 use super::form::Form;
 use super::model::TextModel;
-use super::prompt::Conversation;
+use super::parse::{Families, Plan, Wanted, Wishes};
+use super::prompt::{ChatTemplate, Conversation};
 use super::request::{self, Dialect, Input, Prompt, Request};
 use super::tokenize::{ControlTokens, Pieces, encode};
 use crate::api::error::ApiError;
-use crate::config::Text;
+use crate::config::{ReasoningParser, Text, ToolParser};
 use crate::observe::Tokenizing;
 use crate::types::Endpoint;
 
@@ -21,7 +22,12 @@ pub struct Prepared {
     pub request: Request,
     /// Its prompts, at least one.
     pub prompts: Vec<PromptTokens>,
+    /// How its answers are parsed; `None` where all is content.
+    pub parse: Option<Plan>,
 }
+
+/// Tokens of a prompt that are looked at for an open mark.
+const PROMPT_END: usize = 16;
 
 /// One prompt.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -41,6 +47,8 @@ pub struct TextSide {
     pub control: Option<ControlTokens>,
     /// The tokens of long pieces that were seen before.
     pub pieces: Option<Pieces>,
+    /// How the model writes calls and reasoning.
+    pub families: Families,
 }
 
 impl TextSide {
@@ -48,7 +56,17 @@ impl TextSide {
     pub fn new(model: TextModel, text: &Text, counters: Tokenizing) -> Self {
         let control = text.escape_control_tokens.then(|| ControlTokens::new(&model.tokenizer));
         let pieces = Pieces::new(&model.tokenizer, text.token_cache, counters);
-        Self { model, control, pieces }
+        let source = model.template.as_ref().map(ChatTemplate::source).unwrap_or_default();
+        let families = Families::of(ToolParser::Auto, ReasoningParser::Auto, &source);
+        Self { model, control, pieces, families }
+    }
+
+    /// With the families that the configuration names.
+    #[must_use]
+    pub fn with_parsers(mut self, tools: ToolParser, reasoning: ReasoningParser) -> Self {
+        let source = self.model.template.as_ref().map(ChatTemplate::source).unwrap_or_default();
+        self.families = Families::of(tools, reasoning, &source);
+        self
     }
 
     /// The ids of `text`; see [`tokenize::encode`](super::tokenize::encode).
@@ -70,9 +88,18 @@ impl TextSide {
         let (form, mut request) = self.read(endpoint, body)?;
         let dialect = form.dialect();
         let echo = request.output.echo;
+        let mut parse = None;
         let prompts = match &mut request.input {
             Input::Chat { conversation, add_special_tokens } => {
-                vec![PromptTokens { ids: self.chat(conversation, *add_special_tokens)?, shown: None }]
+                let ids = self.chat(conversation, *add_special_tokens)?;
+                if matches!(form, Form::OpenAi(_)) {
+                    parse = self.plan(&request.wishes, &ids);
+                    request.output.marks = self.marks(parse.as_ref());
+                } else if matches!(request.wishes.wanted, Wanted::Required | Wanted::Named) {
+                    let message = "'tool_choice' cannot force a call at this endpoint on this model's engine.";
+                    return Err(ApiError::invalid(message, Some("tool_choice")));
+                }
+                vec![PromptTokens { ids, shown: None }]
             }
             Input::Prompts { prompts, add_special_tokens } => {
                 let special = *add_special_tokens;
@@ -84,7 +111,20 @@ impl TextSide {
             let param = param_of(dialect);
             return Err(ApiError::invalid("The prompt has no tokens.", Some(param)));
         }
-        Ok(Prepared { form, request, prompts })
+        Ok(Prepared { form, request, prompts, parse })
+    }
+
+    /// How the answers to a prompt are parsed: its end says whether reasoning is open.
+    fn plan(&self, wishes: &Wishes, ids: &[u32]) -> Option<Plan> {
+        let end = ids.get(ids.len().saturating_sub(PROMPT_END)..).unwrap_or_default();
+        self.families.plan(wishes, &self.model.table.decode(end, false))
+    }
+
+    /// The control tokens that a plan looks for.
+    fn marks(&self, plan: Option<&Plan>) -> Vec<u32> {
+        let marks = plan.map(Plan::marks).unwrap_or_default();
+        let id = |mark| self.model.tokenizer.token_to_id(mark).filter(|&id| self.model.table.is_special(id));
+        marks.into_iter().filter_map(id).collect()
     }
 
     /// A body's form and its judged request.

@@ -107,6 +107,11 @@ impl ChatTemplate {
         }
     }
 
+    /// The template's source, the variant for tools included.
+    pub fn source(&self) -> String {
+        [MAIN, TOOL_USE].iter().filter_map(|name| Some(self.env.get_template(name).ok()?.source().to_owned())).collect()
+    }
+
     fn shape(&self, message: &Json) -> Json {
         let Json::Object(mut shaped) = message.clone() else { return message.clone() };
         let reshaped = match (self.content, message.get("content")) {

@@ -6,12 +6,14 @@
 
 use serde_json::{Map, Value};
 
+use super::parse::Wishes;
 use super::prompt::Conversation;
 use crate::api::error::ApiError;
 
 mod conversation;
 mod fields;
 mod sampling;
+mod tools;
 
 use fields::Fields;
 pub use sampling::{Grammar, Sampling};
@@ -64,15 +66,12 @@ pub const REFUSED: &[(&str, &str)] = &[
 /// Fields that are accepted and change nothing here.
 pub const WITHOUT_EFFECT: &[&str] = &[
     "cache_salt",
-    "include_reasoning",
     "metadata",
-    "parallel_tool_calls",
     "priority",
     "prompt_cache_key",
     "prompt_cache_retention",
     "request_id",
     "safety_identifier",
-    "separate_reasoning",
     "service_tier",
     "spaces_between_special_tokens",
     "store",
@@ -92,6 +91,8 @@ pub struct Request {
     pub n: usize,
     /// What the answer shows.
     pub output: Output,
+    /// Which parts the answer has.
+    pub wishes: Wishes,
 }
 
 /// What the prompt is made of.
@@ -137,6 +138,8 @@ pub struct Output {
     pub echo: bool,
     /// Show the answer's tokens.
     pub ids: bool,
+    /// Control tokens that are not hidden: the answer's parts are told by them.
+    pub marks: Vec<u32>,
 }
 
 impl Request {
@@ -156,7 +159,8 @@ impl Request {
         refuse_unsupported(body)?;
         let fields = Fields::new(body);
         let n = fields.int("n", 1..=MAX_CHOICES as i64)?.unwrap_or(1) as usize;
-        let sampling = Sampling::parse(&fields, vocabulary)?;
+        let mut sampling = Sampling::parse(&fields, vocabulary)?;
+        let mut wishes = Wishes::default();
         let mut output = Output {
             stops: stops(body)?,
             include_stop: fields.flag("include_stop_str_in_output")?.unwrap_or(false),
@@ -164,10 +168,12 @@ impl Request {
             logprobs: None,
             echo: false,
             ids: false,
+            marks: Vec::new(),
         };
         let input = match endpoint {
             Dialect::ChatCompletions => {
                 output.logprobs = chat_logprobs(&fields)?;
+                wishes = tools::parse(&fields, &mut sampling)?;
                 conversation::parse(body, &fields)?
             }
             Dialect::Completions => {
@@ -180,7 +186,7 @@ impl Request {
             let message = "'echo' together with 'logprobs' is not supported: engines score answers, not prompts.";
             return Err(ApiError::invalid(message, Some("echo")));
         }
-        Ok(Self { input, sampling, n, output })
+        Ok(Self { input, sampling, n, output, wishes })
     }
 }
 

@@ -72,6 +72,11 @@ impl StopScan {
         Self { patterns: stops.iter().filter(|s| !s.is_empty()).map(|s| Pattern::new(s)).collect() }
     }
 
+    /// Forget the text so far.
+    pub fn reset(&mut self) {
+        self.patterns.iter_mut().for_each(|pattern| pattern.matched = 0);
+    }
+
     /// Whether there is anything to look for.
     pub fn is_empty(&self) -> bool {
         self.patterns.is_empty()

@@ -117,6 +117,7 @@ impl Teller for Whole {
     fn delta(&mut self, index: usize, delta: &Delta, _offset: usize) {
         if let Some(choice) = self.choices.get_mut(index) {
             choice.text.push_str(&delta.text);
+            delta.pieces.iter().for_each(|piece| choice.push(piece));
             if let Some(logprobs) = &mut choice.logprobs {
                 logprobs.extend_from_slice(&delta.logprobs);
             }

@@ -133,7 +133,7 @@ proptest! {
     ) {
         let made = if pieces { &*PIECES } else { &*BYTE_LEVEL };
         let ids = encode(made, &text);
-        let output = Output { stops: stop_strings.clone(), include_stop: include, skip_special_tokens: true, ids: true,
+        let output = Output { stops: stop_strings.clone(), include_stop: include, skip_special_tokens: true, ids: true, marks: Vec::new(),
             logprobs: Some(0), echo: false };
         let sampling = Sampling::default();
         let told = run(made, &output, &sampling, &steps(&ids, &sizes, Reason::Length));

@@ -105,7 +105,12 @@ fn u9_logprobs_carry_bytes() {
 /// The body carries what the stream carries.
 #[test]
 fn body_of_a_whole_answer() {
-    let choice = |text: &str| WholeChoice { text: text.into(), logprobs: None, reason: Some(Reason::Stop) };
+    let choice = |text: &str| WholeChoice {
+        text: text.into(),
+        logprobs: None,
+        reason: Some(Reason::Stop),
+        ..WholeChoice::default()
+    };
     let usage = Usage { prompt_tokens: 1, completion_tokens: 2, cached_tokens: 0 };
     let chat = body(Dialect::ChatCompletions, IDENTITY, &[choice("a"), choice("b")], usage, &TABLE);
     let chat: Value = serde_json::from_slice(&chat).unwrap();

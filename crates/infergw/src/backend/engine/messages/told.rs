@@ -135,6 +135,7 @@ impl Teller for Told {
         self.stop = match (ended.reason, ended.matched) {
             (Reason::Length, _) => (json!("max_tokens"), Value::Null),
             (Reason::Stop, Some(Matched::Text(at))) => (json!("stop_sequence"), json!(self.stops.get(at))),
+            (Reason::ToolCalls, _) => (json!("tool_use"), Value::Null),
             (Reason::Stop, _) => (json!("end_turn"), Value::Null),
         };
     }

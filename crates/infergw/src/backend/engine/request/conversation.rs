@@ -58,27 +58,16 @@ pub(super) fn parse(body: &Map<String, Value>, fields: &Fields<'_>) -> Result<In
     Ok(Input::Chat { conversation: Box::new(conversation), add_special_tokens })
 }
 
-/// `tools` with `tool_choice`. What cannot be enforced is refused.
+/// `tools`, as the template gets them.
 fn tools(fields: &Fields<'_>) -> Result<Option<Value>, ApiError> {
-    let tools = match fields.get("tools") {
-        None => None,
-        Some(Value::Array(tools)) if tools.is_empty() => None,
-        Some(list @ Value::Array(tools)) if tools.iter().all(is_function) => Some(list.clone()),
+    match fields.get("tools") {
+        None => Ok(None),
+        Some(Value::Array(tools)) if tools.is_empty() => Ok(None),
+        Some(list @ Value::Array(tools)) if tools.iter().all(is_function) => Ok(Some(list.clone())),
         Some(_) => {
             let message = "'tools' must be a list of {\"type\": \"function\", \"function\": {\"name\": ...}}.";
-            return Err(ApiError::invalid(message, Some("tools")));
+            Err(ApiError::invalid(message, Some("tools")))
         }
-    };
-    match fields.get("tool_choice") {
-        None => Ok(tools),
-        Some(Value::String(choice)) if choice == "auto" || choice == "none" => Ok(tools),
-        Some(_) => Err(ApiError::new(
-            http::StatusCode::BAD_REQUEST,
-            "invalid_request_error",
-            "'tool_choice' can be 'auto' or 'none' on this model's engine.",
-            Some("tool_choice"),
-            Some("unsupported_parameter"),
-        )),
     }
 }
 

@@ -20,7 +20,7 @@ fn prepared(extra: Value, prompt: usize) -> Prepared {
     }
     let request = Request::parse(Dialect::ChatCompletions, body.to_string().as_bytes(), 49152).unwrap();
     let form = Form::OpenAi(Dialect::ChatCompletions);
-    Prepared { form, request, prompts: vec![PromptTokens { ids: vec![7; prompt], shown: None }] }
+    Prepared { form, request, prompts: vec![PromptTokens { ids: vec![7; prompt], shown: None }], parse: None }
 }
 
 fn too_long(prepared: &Prepared, context: u64) -> Value {
