@@ -4,12 +4,12 @@
 //! are passed on while they are generated; nothing is lost, and what is held back is bounded. The readers look at characters,
 //! never at pieces, so the first part holds by construction.
 //!
-//! Why not one of the field's crates, as tried with one text fed whole, in two pieces at every place, and by characters:
-//! `tool-parser` 1.10 (170 crates) gives other answers for other cuts. Fed whole its Qwen parser loses the text before a call and the
-//! second of two calls, its DeepSeek and Kimi parsers give `{}` for the arguments and, fed by characters, no call at all; text behind
-//! a Mistral call is lost or not. `reasoning-parser` 1.10 gives `  <think>x` as reasoning or as lost, and drops a later `<think>` or
-//! keeps it, depending on the cut. `dynamo-parsers-v2` 0.9 (280 crates, image decoders among them) has no family for Llama 3, Mistral and
-//! DeepSeek V3, and its own text advises against its use while its interface moves.
+//! Why not one of the field's crates. `tool-parser` 1.10 (172 crates), fed one text whole, in two pieces at every place and by
+//! characters, gives other answers for other cuts: whole, its Qwen parser loses the text before a call and the second of two
+//! calls, and its DeepSeek and Kimi parsers give `{}` for the arguments, by characters no call; text behind a Mistral call is there
+//! or not. `reasoning-parser` 1.10, whole and by characters, disagrees on white space before `<think>` and on a later `<think>` in the
+//! content. `dynamo-parsers-v2` 0.9 (278 crates, image codecs among them) was not run: its tool registry has no Hermes, Llama 3, Mistral
+//! or DeepSeek V3.
 
 use std::sync::Arc;
 
