@@ -118,13 +118,23 @@ impl Policy {
     }
 }
 
-/// Whether one more request fits where nobody may have more than `bound` times its fair part of the load. Somebody always has
-/// room: not all can be above the mean.
-fn has_room(candidate: &Candidate, candidates: &[Candidate], bound: f64) -> bool {
-    let (running, size) =
-        candidates.iter().fold((0, 0.0), |(running, size), other| (running + other.in_flight, size + other.size()));
-    let fair = (running + 1) as f64 * candidate.size() / size;
-    ((candidate.in_flight + 1) as f64) <= (bound * fair).ceil()
+/// How many requests each may have where nobody may have more than a number of times its fair part. Somebody always has room:
+/// not all can be above the mean.
+struct Bound {
+    for_size: f64,
+}
+
+impl Bound {
+    /// With one request more than there are now.
+    fn new(candidates: &[Candidate], bound: f64) -> Self {
+        let running: usize = candidates.iter().map(|candidate| candidate.in_flight).sum();
+        let size: f64 = candidates.iter().map(Candidate::size).sum();
+        Self { for_size: bound * (running + 1) as f64 / size }
+    }
+
+    fn has_room(&self, candidate: &Candidate) -> bool {
+        (candidate.in_flight + 1) as f64 <= (self.for_size * candidate.size()).ceil()
+    }
 }
 
 #[cfg(test)]

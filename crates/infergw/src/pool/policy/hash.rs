@@ -6,7 +6,7 @@ use serde_json::value::RawValue;
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
 use super::power_of_two::PowerOfTwo;
-use super::{Asked, Candidate, Choice, has_room};
+use super::{Asked, Bound, Candidate, Choice};
 use crate::config::Routing;
 
 /// Rendezvous hashing with bounded load: every backend draws a number for the session, the highest wins unless it is full.
@@ -58,9 +58,10 @@ impl Hash {
             // By the configured weight alone: a slow start must not move every session for its time.
             -candidate.weight / (drawn / (1u64 << 53) as f64).ln().min(-f64::MIN_POSITIVE)
         };
+        let bound = Bound::new(candidates, self.bound);
         let best = |room: bool| {
             let all = candidates.iter().enumerate();
-            let fit = all.filter(|(_, candidate)| !room || has_room(candidate, candidates, self.bound));
+            let fit = all.filter(|(_, candidate)| !room || bound.has_room(candidate));
             fit.map(|(at, candidate)| (at, score(candidate))).max_by(|a, b| a.1.total_cmp(&b.1)).map(|(at, _)| at)
         };
         let own = best(false)?;

@@ -16,7 +16,7 @@ use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
 use super::least_in_flight::LeastInFlight;
 use super::power_of_two::PowerOfTwo;
-use super::{Asked, Candidate, Choice, has_room};
+use super::{Asked, Bound, Candidate, Choice};
 use crate::config::Routing;
 
 /// Bytes of a block: some sixty tokens.
@@ -95,10 +95,11 @@ impl PrefixAffinity {
         let worth = (asked.blocks.len() as f64 * WORTH).max(1.0);
         let depth = |candidate: &Candidate| known.get(&candidate.id).copied().unwrap_or(0);
         let matches = candidates.iter().enumerate().filter(|(_, candidate)| depth(candidate) as f64 >= worth);
+        let bound = Bound::new(candidates, self.bound);
         let mut full = false;
         let best = matches
             .filter(|(_, candidate)| {
-                let room = has_room(candidate, candidates, self.bound);
+                let room = bound.has_room(candidate);
                 full |= !room;
                 room
             })
