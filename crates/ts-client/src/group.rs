@@ -76,7 +76,8 @@ pub(crate) struct Rules {
 pub(crate) struct Group<K> {
     rules: Rules,
     ranks: Vec<Rank>,
-    requests: HashMap<Rid, Request<K>>,
+    /// Every row of every batch is looked up here. The seed is random; the ids are the frontend's own.
+    requests: HashMap<Rid, Request<K>, foldhash::fast::RandomState>,
     /// Shutdown announcements that no closed connection explains yet, and until when to wait for one.
     announced: Option<(u32, Instant)>,
     actions: Vec<Action<K>>,
@@ -169,7 +170,7 @@ impl Rules {
 impl<K: Clone> Group<K> {
     pub(crate) fn new(rules: Rules, now: Instant) -> Self {
         let ranks = (0..rules.ranks).map(|_| Rank::new(now)).collect();
-        Self { rules, ranks, requests: HashMap::new(), announced: None, actions: Vec::new(), changed: true }
+        Self { rules, ranks, requests: HashMap::default(), announced: None, actions: Vec::new(), changed: true }
     }
 
     pub(crate) fn rules(&self) -> &Rules {

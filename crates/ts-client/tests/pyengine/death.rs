@@ -65,18 +65,34 @@ async fn killed_in_mid_burst_over_tcp() {
     kill_in_mid_burst(config(2)).await;
 }
 
+/// The sockets at paths in a folder of their own.
+fn over_ipc(folder: &std::path::Path) -> ClientConfig {
+    std::fs::create_dir_all(folder).unwrap();
+    let at = |name: &str| format!("ipc://{}/{name}", folder.display());
+    ClientConfig { input_address: at("in"), output_address: at("out"), ..config(2) }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn killed_in_mid_burst_over_ipc() {
-    let folder = std::env::temp_dir().join(format!("ts-client-ipc-{}", std::process::id()));
-    std::fs::create_dir_all(&folder).unwrap();
-    let at = |name: &str| format!("ipc://{}/{name}", folder.display());
-    kill_in_mid_burst(ClientConfig { input_address: at("in"), output_address: at("out"), ..config(2) }).await;
+    let folder = std::env::temp_dir().join(format!("ts-client-burst-{}", std::process::id()));
+    kill_in_mid_burst(over_ipc(&folder)).await;
     std::fs::remove_dir_all(&folder).unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn killed_while_idle() {
-    let (client, mut engines) = group(config(2), ranks_alone(), &[]).await;
+async fn killed_while_idle_over_tcp() {
+    kill_while_idle(config(2)).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn killed_while_idle_over_ipc() {
+    let folder = std::env::temp_dir().join(format!("ts-client-idle-{}", std::process::id()));
+    kill_while_idle(over_ipc(&folder)).await;
+    std::fs::remove_dir_all(&folder).unwrap();
+}
+
+async fn kill_while_idle(config: ClientConfig) {
+    let (client, mut engines) = group(config, ranks_alone(), &[]).await;
     engines[0].kill();
     let killed = Instant::now();
     let state = reaches(&client, "the loss is noticed", is(GroupPhase::Degraded)).await;

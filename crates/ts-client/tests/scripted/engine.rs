@@ -77,13 +77,18 @@ pub(crate) fn batch(engine_index: u16, rows: &[Row<'_>]) -> BatchTokenIDOutSlim 
 impl Engine {
     /// Join the group: the whole handshake, up to a connected output.
     pub(crate) fn join(handshake: &str, index: u16, ranks: u16) -> Self {
+        Self::join_over(handshake, index, ranks, str::to_owned)
+    }
+
+    /// [`Engine::join`], dialling what `route` makes of the two addresses of INIT.
+    pub(crate) fn join_over(handshake: &str, index: u16, ranks: u16, route: impl Fn(&str) -> String) -> Self {
         let context = zmq::Context::new();
         let init = shake_hands(&context, handshake, index);
-        let input = dealer(&context, index, &init.addresses.inputs[0]);
+        let input = dealer(&context, index, &route(&init.addresses.inputs[0]));
         input.send(registration(index, ranks), 0).unwrap();
         let output = context.socket(zmq::PUSH).unwrap();
         output.set_linger(1_000).unwrap();
-        output.connect(&init.addresses.outputs[0]).unwrap();
+        output.connect(&route(&init.addresses.outputs[0])).unwrap();
         Self { context, input, output, init, index }
     }
 

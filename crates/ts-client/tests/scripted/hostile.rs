@@ -16,7 +16,7 @@ async fn serves(client: &EngineClient, engine: &Engine) {
     assert_eq!(chunk(&mut stream).await.output_ids, [5]);
 }
 
-fn resident_kb() -> u64 {
+pub(super) fn resident_kb() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
     line.split_whitespace().nth(1).unwrap().parse().unwrap()

@@ -126,3 +126,27 @@ async fn orphans_of_an_adopted_engine_are_aborted() {
     let _next = within(client.generate(request("next"))).await.unwrap();
     assert_eq!(engine.receive_add(), "next");
 }
+
+/// 256,000 rows that nobody reads: what is kept is their token ids, one chunk; the published client kept 80 MB.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn unread_rows_cost_their_token_ids() {
+    const ROWS: i32 = 256_000;
+    let (client, engines) = group(1, Tuning::default()).await;
+    let mut slow = within(client.generate(request("slow"))).await.unwrap();
+    let mut fence = within(client.generate(request("fence"))).await.unwrap();
+    let before = super::hostile::resident_kb();
+    let sending = tokio::task::spawn_blocking(move || {
+        for token in 0..ROWS {
+            engines[0].send(&[("slow", &[token], "", i64::from(token) + 1)]);
+        }
+        engines[0].send(&[("fence", &[0], "stop", 1)]);
+        engines
+    });
+    assert_eq!(chunk(&mut fence).await.finish_reason.as_deref(), Some("stop"));
+    let grown = super::hostile::resident_kb().saturating_sub(before);
+    // 1 MB of ids in a vector that doubles; the rest is the sockets' own.
+    assert!(grown < 24 * 1024, "{grown} KiB for {ROWS} rows");
+    let all = chunk(&mut slow).await;
+    assert_eq!((all.output_ids.len(), all.output_ids.last()), (256_000, Some(&(ROWS - 1))));
+    let _engines = sending.await.unwrap();
+}
