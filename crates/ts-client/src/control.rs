@@ -52,6 +52,9 @@ struct Active<R> {
     missing: Vec<usize>,
     /// Ranks that were lost before they answered.
     lost: Vec<usize>,
+    /// Replies over connections that no rank is known for yet: each is one of the missing, none can be named. To guess
+    /// one would turn the named reply of that rank away, and the call would never be complete.
+    unnamed: usize,
     replies: Vec<ControlOutput>,
 }
 
@@ -125,7 +128,7 @@ impl<R> Operations<R> {
             late.dropped = 0;
         }
         let request = call.request.clone();
-        self.active = Some(Active { call, missing: ranks.clone(), lost: Vec::new(), replies: Vec::new() });
+        self.active = Some(Active { call, missing: ranks.clone(), lost: Vec::new(), unnamed: 0, replies: Vec::new() });
         Step::Send { ranks, request }
     }
 
@@ -141,14 +144,13 @@ impl<R> Operations<R> {
             return None;
         }
         let active = self.active.as_mut()?;
-        let position = match rank {
-            Some(rank) => active.missing.iter().position(|missing| *missing == rank)?,
-            None => 0,
-        };
-        if position >= active.missing.len() {
-            return None;
+        match rank {
+            Some(rank) => {
+                let position = active.missing.iter().position(|missing| *missing == rank)?;
+                active.missing.remove(position);
+            }
+            None => active.unnamed += 1,
         }
-        active.missing.remove(position);
         active.replies.push(output);
         self.finish_if_complete()
     }
@@ -165,7 +167,7 @@ impl<R> Operations<R> {
     }
 
     fn finish_if_complete(&mut self) -> Option<Step<R>> {
-        let active = self.active.take_if(|active| active.missing.is_empty())?;
+        let active = self.active.take_if(|active| active.missing.len() <= active.unnamed)?;
         let reply = active.call.reply;
         if active.lost.is_empty() {
             return Some(Step::Done { reply, outputs: active.replies });
@@ -178,7 +180,7 @@ impl<R> Operations<R> {
         let mut steps = Vec::new();
         if let Some(active) = self.active.take_if(|active| active.call.deadline <= now) {
             let kind = active.call.request.reply_tag();
-            for rank in &active.missing {
+            for rank in active.missing.iter().skip(active.unnamed) {
                 if let Some(late) = self.late.get_mut(*rank) {
                     // A rank that answered something during this call, though not enough, has nothing queued: what was
                     // taken for late was the answer, and counting on would shift every later call.
@@ -196,5 +198,61 @@ impl<R> Operations<R> {
             steps.push(Step::Failed { reply: call.reply, kind, missing: Vec::new(), answered: 0 });
         }
         steps
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![expect(clippy::unwrap_used, clippy::panic, reason = "tests")]
+
+    use std::time::Duration;
+
+    use ts_wire::control::{IsSchedulerPausedReqInput, IsSchedulerPausedReqOutput};
+
+    use super::*;
+
+    fn call(deadline: Instant) -> Call<()> {
+        let request = IsSchedulerPausedReqInput { rid: None, http_worker_ipc: None };
+        Call { request: Box::new(ControlRequest::IsSchedulerPaused(request)), deadline, reply: () }
+    }
+
+    fn reply() -> ControlOutput {
+        let reply = IsSchedulerPausedReqOutput { rid: None, http_worker_ipc: None, is_paused: false };
+        ControlOutput::IsSchedulerPaused(reply)
+    }
+
+    /// Three ranks answer, each over a connection that is known or is not, in every order.
+    #[test]
+    fn replies_without_a_name_complete_a_call() {
+        let orders = [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]];
+        for (order, known) in orders.iter().flat_map(|order| (0..8_u32).map(move |known| (order, known))) {
+            let mut controls = Controls::new(3);
+            let later = Instant::now() + Duration::from_secs(60);
+            assert!(matches!(controls.call(call(later), vec![0, 1, 2]), Some(Step::Send { .. })));
+            let [first, second, third] =
+                order.map(|rank: usize| controls.reply((known >> rank & 1 == 1).then_some(rank), reply()));
+            assert!(first.is_none() && second.is_none(), "{order:?} {known:b}");
+            match third {
+                Some(Step::Done { outputs, .. }) => assert_eq!(outputs.len(), 3),
+                other => panic!("{order:?} {known:b}: {other:?}"),
+            }
+        }
+    }
+
+    /// Who did not answer is named, and what comes late is not taken for the next answer.
+    #[test]
+    fn late_replies_are_nobodys() {
+        let now = Instant::now();
+        let mut controls = Controls::new(2);
+        controls.call(call(now), vec![0, 1]);
+        assert!(controls.reply(Some(0), reply()).is_none());
+        match controls.expire(now).pop() {
+            Some(Step::Failed { missing, answered, .. }) => assert_eq!((missing, answered), (vec![1], 1)),
+            other => panic!("{other:?}"),
+        }
+        controls.call(call(now + Duration::from_secs(60)), vec![0, 1]);
+        assert!(controls.reply(Some(1), reply()).is_none(), "this one is late");
+        assert!(controls.reply(Some(0), reply()).is_none());
+        assert!(matches!(controls.reply(Some(1), reply()).unwrap(), Step::Done { .. }));
     }
 }
