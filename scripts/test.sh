@@ -59,6 +59,8 @@ if command -v cargo-deny >/dev/null; then
 fi
 check clippy cargo clippy --workspace --all-targets --locked -- -D warnings
 check no-demo cargo clippy -p infergw --no-default-features --locked -- -D warnings
+# A workspace of its own, for cargo-fuzz; here it is only kept compiling.
+check fuzz-crate cargo check --manifest-path crates/ts-wire/fuzz/Cargo.toml --locked --quiet
 check rustdoc env RUSTDOCFLAGS='-D warnings' cargo doc --workspace --no-deps --locked --quiet
 [ "${1:-}" != lint ] || finish
 

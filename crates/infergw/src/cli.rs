@@ -7,7 +7,7 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand};
 
 use crate::config::load::{LoadError, load};
-use crate::config::{ApiKey, Config, EngineGroup, LogFormat, ReasoningParser, ToolParser, Upstream, duration, size};
+use crate::config::{ApiKey, Config, EngineGroup, LogFormat, RankLoss, ReasoningParser, ToolParser, Upstream, duration, size};
 
 /// The front door of self-hosted LLM inference.
 ///
@@ -148,7 +148,16 @@ impl ServeFlags {
             let tool_parser = self.tool_parser.unwrap_or_default();
             let reasoning_parser = self.reasoning_parser.unwrap_or_default();
             let model = self.model;
-            config.engines = vec![EngineGroup { handshake, ranks, model, tokenizer, tool_parser, reasoning_parser }];
+            config.engines = vec![EngineGroup {
+                handshake,
+                ranks,
+                model,
+                tokenizer,
+                tool_parser,
+                reasoning_parser,
+                advertise: None,
+                rank_loss: RankLoss::default(),
+            }];
         }
         if let Some(file) = self.demo {
             config.demo.enabled = true;

@@ -292,6 +292,25 @@ pub struct EngineGroup {
     /// `mistral` or `harmony`.
     #[serde(default)]
     pub reasoning_parser: ReasoningParser,
+    /// The host that engines are told to dial, in place of the one of `handshake`: needed where that is a wildcard
+    /// (`tcp://0.0.0.0:30500`), or where engines reach this host under another address.
+    #[serde(default)]
+    pub advertise: Option<String>,
+    /// What the loss of one rank means: `group`, attention-DP ranks work in lockstep and none serves without the others, or
+    /// `rank`, they are independent replicas and the others go on.
+    #[serde(default)]
+    pub rank_loss: RankLoss,
+}
+
+/// What the loss of one rank means for the others of its group.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum RankLoss {
+    /// The group cannot serve without it: every stream ends.
+    #[default]
+    Group,
+    /// Only its own streams end.
+    Rank,
 }
 
 /// How a model writes tool calls.

@@ -6,7 +6,7 @@ use ts_engine::serve::ModelSource;
 use ts_engine::{Engine, EngineConfig, SimulateConfig};
 
 use crate::backend::StartError;
-use crate::config::{Demo, EngineGroup, ReasoningParser, ToolParser};
+use crate::config::{Demo, EngineGroup, RankLoss, ReasoningParser, ToolParser};
 
 /// The model's name for clients.
 pub const MODEL_NAME: &str = "smollm2-135m";
@@ -56,6 +56,8 @@ pub fn group(demo: &Demo) -> Result<EngineGroup, StartError> {
         tokenizer: find_model(demo)?,
         tool_parser: ToolParser::default(),
         reasoning_parser: ReasoningParser::default(),
+        advertise: None,
+        rank_loss: RankLoss::default(),
     })
 }
 

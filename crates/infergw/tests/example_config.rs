@@ -10,7 +10,7 @@ use infergw::config::Config;
 use infergw::config::load::parse;
 
 /// What stands for a setting that has no default.
-const EXAMPLES: [(&str, &str); 20] = [
+const EXAMPLES: [(&str, &str); 22] = [
     ("Server.admin", "\"127.0.0.1:9090\""),
     ("ApiKey.key", "\"sk-...\""),
     ("ApiKey.tenant", "\"team-a\""),
@@ -29,6 +29,8 @@ const EXAMPLES: [(&str, &str); 20] = [
     ("Model.policy", "\"prefix_affinity\""),
     ("EngineGroup.tool_parser", "\"auto\""),
     ("EngineGroup.reasoning_parser", "\"auto\""),
+    ("EngineGroup.advertise", "\"10.0.0.7\""),
+    ("EngineGroup.rank_loss", "\"group\""),
     ("Demo.model", "\".demo/smollm2-135m.gguf\""),
     ("Demo.threads", "1"),
 ];

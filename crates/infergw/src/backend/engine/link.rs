@@ -9,7 +9,7 @@ use ts_client::{
 };
 
 use crate::backend::StartError;
-use crate::config::EngineGroup;
+use crate::config::{EngineGroup, RankLoss};
 
 /// How long an engine may take to accept a message.
 const SEND_LIMIT: Duration = Duration::from_secs(5);
@@ -26,7 +26,7 @@ pub(super) struct Link {
 impl Link {
     /// Bind the group's handshake address.
     pub(super) async fn start(group: &EngineGroup) -> Result<Self, StartError> {
-        let listener = ClientListener::bind_with(client_config(group), Tuning::default()).await;
+        let listener = ClientListener::bind_with(client_config(group), tuning(group)).await;
         let listener = listener.map_err(|e| StartError(format!("engines at {}: {e}", group.handshake)))?;
         let client = listener.into_client();
         let address = client.handshake_address().to_owned();
@@ -90,6 +90,16 @@ fn client_config(group: &EngineGroup) -> ClientConfig {
         handshake_timeout: Duration::from_secs(600),
         send_timeout: SEND_LIMIT,
     }
+}
+
+fn tuning(group: &EngineGroup) -> Tuning {
+    let mut tuning = Tuning::default();
+    tuning.advertise.clone_from(&group.advertise);
+    tuning.rank_loss = match group.rank_loss {
+        RankLoss::Group => ts_client::RankLoss::Group,
+        RankLoss::Rank => ts_client::RankLoss::Rank,
+    };
+    tuning
 }
 
 /// Where the socket `name` stands, which the engines are told: on a free port of the handshake's host, or in its folder.
