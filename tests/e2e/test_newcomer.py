@@ -32,6 +32,7 @@ def test_a_stream_says_the_same_as_a_whole_answer(demo):
     with demo.stream("Name three colours.", stream_options={"include_usage": True}, **fields) as stream:
         events = stream.all()
     assert stream.headers["content-type"].startswith("text/event-stream")
+    assert stream.headers["x-infergw-backend"] and stream.headers["x-infergw-reason"]
     assert events[-1] == "[DONE]"
     assert events[-2]["choices"] == [] and events[-2]["usage"]["completion_tokens"] == whole["usage"]["completion_tokens"]
     assert all(event["usage"] is None for event in events[:-2])

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::coalesce::flight::FlightWriter;
-use crate::types::{BackendKind, Failure, Question, Stamp};
+use crate::types::{BackendKind, Failure, Question};
 
 pub mod engine;
 pub mod http;
@@ -18,15 +18,15 @@ pub enum Backend {
 }
 
 impl Backend {
-    /// Answer `question` into `writer`, with `stamp` on the answer's head.
+    /// Answer `question` into `writer`.
     ///
     /// Dropping the future cancels the work: the upstream connection is closed, the engine gets its abort (D1).
     ///
     /// # Errors
     /// What failed and why. While `writer` is not committed, nothing has gone to a client and the pool may retry (R4).
-    pub async fn run(&self, question: &Question, stamp: &Stamp, writer: &mut FlightWriter) -> Result<(), Failure> {
+    pub async fn run(&self, question: &Question, writer: &mut FlightWriter) -> Result<(), Failure> {
         match self {
-            Backend::Http(backend) => backend.run(question, stamp, writer).await,
+            Backend::Http(backend) => backend.run(question, writer).await,
             // Boxed: its future is many times that of a relay, and every flight's task would be as large.
             Backend::Engine(backend) => Box::pin(backend.run(question, writer)).await,
         }

@@ -7,7 +7,9 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand};
 
 use crate::config::load::{LoadError, load};
-use crate::config::{ApiKey, Config, EngineGroup, LogFormat, RankLoss, ReasoningParser, ToolParser, Upstream, duration, size};
+use crate::config::{
+    ApiKey, Config, EngineGroup, LogFormat, RankLoss, ReasoningParser, ToolParser, Upstream, duration, size,
+};
 
 /// The front door of self-hosted LLM inference.
 ///

@@ -194,7 +194,8 @@ impl Pool {
             let reason = reason(choice.why, fallback.is_some(), round.failed.is_some());
             round.tried.push(id);
             let stamp = Stamp { backend: member.stamp.clone(), reason, fallback: fallback.clone() };
-            let result = member.backend.run(question, &stamp, writer).await;
+            writer.stamp(stamp.clone());
+            let result = member.backend.run(question, writer).await;
             running.end(&result);
             let Err(mut failure) = result else { return Step::Over(Ok(())) };
             stamp.put(&mut failure.error.headers);

@@ -19,7 +19,7 @@ use crate::backend::{BackendStatus, Fitness, StartError};
 use crate::coalesce::flight::FlightWriter;
 use crate::config::{Limits, Timeouts, Upstream};
 use crate::hop_by_hop::strip_hop_by_hop;
-use crate::types::{Cause, Failure, Head, Question, Stamp};
+use crate::types::{Cause, Failure, Head, Question};
 
 mod connect;
 mod learn;
@@ -130,14 +130,14 @@ impl HttpBackend {
         self.inner.known.label(model)
     }
 
-    /// Relay `question`; the answer's head gets `stamp`.
+    /// Relay `question`.
     ///
     /// # Errors
     /// See [`crate::backend::Backend::run`].
-    pub async fn run(&self, question: &Question, stamp: &Stamp, writer: &mut FlightWriter) -> Result<(), Failure> {
+    pub async fn run(&self, question: &Question, writer: &mut FlightWriter) -> Result<(), Failure> {
         let inner = &self.inner;
         let _running = Running::enter(&inner.in_flight);
-        let result = inner.relay(question, stamp, writer).await;
+        let result = inner.relay(question, writer).await;
         inner.known.note(&result);
         if let Err(failure) = &result {
             tracing::info!(upstream = %inner.authority, cause = ?failure.cause, status = failure.error.status.as_u16(),
@@ -164,12 +164,7 @@ impl Drop for Running<'_> {
 }
 
 impl Inner {
-    async fn relay(
-        self: &Arc<Self>,
-        question: &Question,
-        stamp: &Stamp,
-        writer: &mut FlightWriter,
-    ) -> Result<(), Failure> {
+    async fn relay(self: &Arc<Self>, question: &Question, writer: &mut FlightWriter) -> Result<(), Failure> {
         let mut pace = Pace::new(self.timeouts.total);
         if question.stream {
             pace.step(self.timeouts.head + self.timeouts.connect, "timeouts.head");
@@ -180,8 +175,7 @@ impl Inner {
         if !status.is_success() {
             return Err(self.refused(exchange, pace).await);
         }
-        let mut head = Head { status, headers: answer_headers(&exchange.head.headers) };
-        stamp.put(&mut head.headers);
+        let head = Head { status, headers: answer_headers(&exchange.head.headers) };
         // A stream that nobody asked for is collected like any other answer.
         if question.stream && head.is_event_stream() {
             self.stream(exchange, pace, head, (question, writer)).await

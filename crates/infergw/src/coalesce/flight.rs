@@ -7,7 +7,7 @@ use bytes::Bytes;
 
 use super::log::{Closed, Log};
 use crate::api::error::ApiError;
-use crate::types::{Cause, End, ErrorShape, Failure, Head};
+use crate::types::{Cause, End, ErrorShape, Failure, Head, Stamp};
 
 /// Run `lead` in the flight's own task until it ends or its last subscriber leaves; then call `land`.
 ///
@@ -50,6 +50,8 @@ pub struct FlightWriter {
     log: Arc<Log>,
     /// Held back until the first event, so that an upstream that fails in between can still be retried (R4).
     head: Option<Head>,
+    /// Where the answer is made, for its head.
+    stamp: Option<Stamp>,
     failed: Option<Cause>,
     /// The first content has been marked.
     content: bool,
@@ -60,12 +62,20 @@ pub struct FlightWriter {
 impl FlightWriter {
     /// The writer of an empty log.
     pub(super) fn new(log: Arc<Log>) -> Self {
-        Self { log, head: None, failed: None, content: false, ended: false, errors: ErrorShape::default() }
+        Self { log, head: None, stamp: None, failed: None, content: false, ended: false, errors: ErrorShape::default() }
     }
 
     /// Set the answer's head. It is published with the first [`push`](Self::push), [`commit`](Self::commit) or end.
-    pub fn head(&mut self, head: Head) {
+    pub fn head(&mut self, mut head: Head) {
+        if let Some(stamp) = &self.stamp {
+            stamp.put(&mut head.headers);
+        }
         self.head = Some(head);
+    }
+
+    /// Say where the answer is made; the heads set from now on carry it.
+    pub fn stamp(&mut self, stamp: Stamp) {
+        self.stamp = Some(stamp);
     }
 
     /// Set the shape that failures are told in.
