@@ -7,6 +7,7 @@ use std::collections::BTreeSet;
 
 use ts_wire::{SamplingParams, StrOrList, TokenizedGenerateReqInput};
 
+use crate::grammar::Constraint;
 use crate::model::ModelSpec;
 use crate::sample::Sampling;
 
@@ -69,6 +70,8 @@ pub(crate) struct Request {
     /// Ids that end it.
     pub(crate) stop_ids: Vec<i32>,
     pub(crate) sampling: Sampling,
+    /// What the answer is held to.
+    pub(crate) constraint: Option<Constraint>,
     pub(crate) logprobs: Option<Logprobs>,
     pub(crate) pace: Pace,
 }
@@ -124,6 +127,7 @@ fn check(add: TokenizedGenerateReqInput, rid: &str, spec: &ModelSpec) -> Result<
         min_new,
         stop_ids: stop_ids(params, spec)?,
         sampling: sampling(params),
+        constraint: constraint(params)?,
         prompt_tokens: prompt.len(),
         prompt,
         logprobs,
@@ -265,13 +269,6 @@ fn check_lengths(params: &SamplingParams) -> Result<(), String> {
 }
 
 fn check_features(params: &SamplingParams) -> Result<(), String> {
-    let grammars = [&params.json_schema, &params.regex, &params.ebnf];
-    if grammars.iter().filter(|grammar| grammar.is_some()).count() > 1 {
-        return Err("only one of json_schema, regex and ebnf can be set".into());
-    }
-    if params.structural_tag.is_some() || grammars.iter().any(|grammar| grammar.is_some()) {
-        return Err("this engine has no grammar backend".into());
-    }
     let stop_strings = match &params.stop_strs {
         None => false,
         Some(StrOrList::One(_)) => true,
@@ -281,6 +278,23 @@ fn check_features(params: &SamplingParams) -> Result<(), String> {
         return Err("stop strings are not matched on the msgpack wire; the frontend matches them".into());
     }
     Ok(())
+}
+
+fn constraint(params: &SamplingParams) -> Result<Option<Constraint>, String> {
+    if params.structural_tag.is_some() {
+        return Err("this engine does not support structural_tag".into());
+    }
+    let given = [
+        params.json_schema.clone().map(Constraint::JsonSchema),
+        params.regex.clone().map(Constraint::Regex),
+        params.ebnf.clone().map(Constraint::Ebnf),
+    ];
+    let mut given = given.into_iter().flatten();
+    let first = given.next();
+    if given.next().is_some() {
+        return Err("only one of json_schema, regex and ebnf can be set".into());
+    }
+    Ok(first)
 }
 
 /// The ids that end a generation: the request's own, and the model's unless they are to be ignored.

@@ -2,7 +2,7 @@
 //!
 //! It is one rank, as a frontend sees it: it dials the frontend's handshake address, registers, and serves. Read in this
 //! order: [`serve`] (sockets and their thread), `admission` (what is refused), `scheduler` (what runs when), [`model`]
-//! (what computes), `sample` (which token).
+//! (what computes), `sample` (which token), `grammar` (which tokens may be).
 //!
 //! ```no_run
 //! use ts_engine::serve::{EngineConfig, start};
@@ -18,6 +18,7 @@
 mod admission;
 mod batch;
 mod control;
+mod grammar;
 mod kv;
 pub mod model;
 mod sample;

@@ -12,6 +12,8 @@ mod llama;
 mod matrix;
 #[cfg(feature = "model")]
 mod quant;
+#[cfg(feature = "model")]
+mod vocabulary;
 
 #[cfg(feature = "model")]
 pub use llama::Llama;
@@ -41,6 +43,13 @@ pub struct ModelSpec {
     /// Tokens computed in one step: each running sequence's next one, the rest for prompts. This bounds how long a
     /// prompt holds up the tokens of the others.
     pub max_batched_tokens: usize,
+}
+
+/// What a model's tokens stand for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Vocabulary {
+    /// The bytes of each token, by id. Empty for those that are no text: end marks, turns, unused ids.
+    pub tokens: Vec<Vec<u8>>,
 }
 
 /// The part of a sequence that one step computes.
@@ -112,6 +121,12 @@ pub struct ModelError(pub String);
 pub trait Model: Send {
     /// What it is.
     fn spec(&self) -> &ModelSpec;
+
+    /// What its tokens stand for, when it knows. Grammars are compiled against this, and bind only models that give
+    /// logits; others have none.
+    fn vocabulary(&self) -> Option<&Vocabulary> {
+        None
+    }
 
     /// Compute one step of every sequence in `work` into `out`. The returned time is how much longer the step takes
     /// than its computation did: zero for a model that really computes.

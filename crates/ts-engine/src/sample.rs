@@ -5,6 +5,8 @@
 
 use std::cmp::Ordering;
 
+use crate::grammar::Allowed;
+
 /// Sampling settings, validated and normalised.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Sampling {
@@ -28,6 +30,8 @@ pub(crate) struct Context<'a> {
     pub(crate) generated: &'a [i32],
     /// Ids that may not be chosen yet.
     pub(crate) barred: &'a [i32],
+    /// What a grammar allows; `None` without one.
+    pub(crate) allowed: Option<&'a Allowed>,
 }
 
 /// Log-probabilities of one position under the model alone: before penalties, bias and temperature.
@@ -88,7 +92,13 @@ pub(crate) fn choose(logits: &mut [f32], sampling: &Sampling, context: Context<'
             *logit += bias;
         }
     }
-    for id in context.barred {
+    let mut barred = context.barred;
+    if let Some(allowed) = context.allowed {
+        allowed.rule(logits);
+        // An answer that is complete ends, however short.
+        barred = if allowed.any_but(barred) { barred } else { &[] };
+    }
+    for id in barred {
         if let Some(logit) = usize::try_from(*id).ok().and_then(|id| logits.get_mut(id)) {
             *logit = f32::NEG_INFINITY;
         }

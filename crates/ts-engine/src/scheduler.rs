@@ -9,9 +9,10 @@ use std::time::{Duration, Instant};
 
 use ts_wire::{EngineOutput, EngineRequest, TokenizedGenerateReqInput};
 
-use crate::admission::{self, Request};
+use crate::admission::{self, Refused, Request};
 use crate::batch::{Batch, Load};
 use crate::control::{Pause, Profile};
+use crate::grammar::{Grammar, Grammars};
 use crate::kv::Pages;
 use crate::model::{Made, Model, ModelSpec, StepOutput, Work};
 use crate::sample::{self, Scored};
@@ -25,6 +26,9 @@ const MAX_REMEMBERED_BYTES: usize = 1024;
 /// Most requests that wait, and most prompt tokens of them.
 const MAX_WAITING: usize = 16_384;
 const MAX_WAITING_TOKENS: usize = 1 << 26;
+
+/// Most requests with a grammar, running and waiting: each holds some hundred kilobytes.
+const MAX_GRAMMARS: usize = 256;
 
 /// Aborts that came before their request, or after its end.
 #[derive(Debug, Default)]
@@ -69,6 +73,8 @@ struct Plan {
 pub(crate) struct Scheduler {
     model: Box<dyn Model>,
     spec: ModelSpec,
+    /// `None` for a model that cannot be held to one.
+    grammars: Option<Grammars>,
     index: u16,
     pub(crate) pages: Pages,
     pub(crate) running: Vec<Sequence>,
@@ -86,7 +92,9 @@ impl Scheduler {
     /// An engine with number `index` around a model.
     pub(crate) fn new(model: Box<dyn Model>, index: u16) -> Self {
         let spec = model.spec().clone();
+        let grammars = model.vocabulary().and_then(|vocabulary| Grammars::new(vocabulary, &spec));
         Scheduler {
+            grammars,
             pages: Pages::new(spec.kv_pages, spec.page_size),
             model,
             spec,
@@ -143,9 +151,7 @@ impl Scheduler {
             Err(nameless) => return tracing::warn!(error = %nameless, "request dropped"),
             Ok(Err(refused)) => {
                 self.aborts.spend(&refused.rid, now);
-                tracing::info!(rid = refused.rid, reason = refused.reason, "request refused");
-                let finish = Finish::refused(&refused.reason);
-                return self.rows.push_refusal(refused.rid, refused.prompt_tokens, &finish);
+                return self.refuse(refused);
             }
             Ok(Ok(request)) => request,
         };
@@ -155,17 +161,36 @@ impl Scheduler {
         if self.sequences().any(|sequence| sequence.request.rid == request.rid) {
             return tracing::warn!(rid = request.rid, "request dropped: its id is in use");
         }
-        self.queue(request);
+        match self.grammar(&request) {
+            Ok(grammar) => self.queue(request, grammar),
+            Err(reason) => self.refuse(Refused { rid: request.rid, prompt_tokens: request.prompt_tokens, reason }),
+        }
     }
 
-    fn queue(&mut self, request: Request) {
+    fn refuse(&mut self, refused: Refused) {
+        tracing::info!(rid = refused.rid, reason = refused.reason, "request refused");
+        let finish = Finish::refused(&refused.reason);
+        self.rows.push_refusal(refused.rid, refused.prompt_tokens, &finish);
+    }
+
+    /// Compiles what the answer is held to.
+    fn grammar(&self, request: &Request) -> Result<Option<Grammar>, String> {
+        let Some(constraint) = &request.constraint else { return Ok(None) };
+        let grammars = self.grammars.as_ref().ok_or("this engine has no grammar backend")?;
+        grammars.compile(constraint).map(Some)
+    }
+
+    fn queue(&mut self, request: Request, grammar: Option<Grammar>) {
+        let grammars = self.sequences().filter(|sequence| sequence.grammar.is_some()).count();
         let tokens: usize = self.waiting.iter().map(|sequence| sequence.tokens.len()).sum();
-        if self.waiting.len() >= MAX_WAITING || tokens + request.prompt.len() > MAX_WAITING_TOKENS {
+        if self.waiting.len() >= MAX_WAITING
+            || (grammar.is_some() && grammars >= MAX_GRAMMARS)
+            || tokens + request.prompt.len() > MAX_WAITING_TOKENS {
             let finish = Finish::aborted("too many requests wait", CAPACITY_ERROR);
             return self.rows.push_refusal(request.rid, request.prompt_tokens, &finish);
         }
         tracing::debug!(rid = request.rid, prompt = request.prompt_tokens, max_new = request.max_new, "request queued");
-        self.waiting.push_back(Sequence::new(request, self.arrivals));
+        self.waiting.push_back(Sequence::new(request, grammar, self.arrivals));
         self.arrivals += 1;
     }
 
@@ -420,7 +445,14 @@ fn take_logits(sequence: &mut Sequence, plan: &Plan, first_row: usize, (vocab, l
         }
         // The choice changes the logits, the scores are of the unchanged ones.
         let raw = sequence.request.logprobs.map(|logprobs| (logprobs, row.to_vec()));
-        match sample::choose(row, &sequence.request.sampling, sequence.context()) {
+        let allowed = match sequence.grammar.as_mut().map(Grammar::allowed).transpose() {
+            Ok(allowed) => allowed,
+            Err(reason) => {
+                sequence.finish = Some(Finish::outgrown(&reason));
+                return;
+            }
+        };
+        match sample::choose(row, &sequence.request.sampling, sequence.context(allowed.as_ref())) {
             Some(token) => {
                 let score = raw.map(|(logprobs, raw)| sample::score(&raw, token, logprobs.top));
                 sequence.push(token, score);

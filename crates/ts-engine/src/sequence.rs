@@ -4,6 +4,7 @@ use ts_wire::Value;
 use ts_wire::output::FinishDetails;
 
 use crate::admission::Request;
+use crate::grammar::{Allowed, Grammar};
 use crate::kv;
 use crate::sample::{Context, Scored};
 
@@ -33,6 +34,11 @@ impl Finish {
     /// For a request that cannot go on.
     pub(crate) fn aborted(message: impl Into<String>, err_type: i64) -> Self {
         Finish::Abort { message: message.into(), err_type, status_code: None }
+    }
+
+    /// For a request whose grammar became too much for the engine.
+    pub(crate) fn outgrown(reason: &str) -> Self {
+        Finish::aborted(format!("the answer's grammar cannot be followed: {reason}"), UNKNOWN_ERROR)
     }
 
     /// The word for it.
@@ -65,6 +71,8 @@ impl Finish {
 #[derive(Debug)]
 pub(crate) struct Sequence {
     pub(crate) request: Request,
+    /// What its answer is held to, as far as the answer has got.
+    pub(crate) grammar: Option<Grammar>,
     /// Its number in the order of arrival.
     pub(crate) arrival: u64,
     /// Prompt, then generated.
@@ -92,12 +100,13 @@ pub(crate) struct Sequence {
 }
 
 impl Sequence {
-    pub(crate) fn new(mut request: Request, arrival: u64) -> Self {
+    pub(crate) fn new(mut request: Request, grammar: Option<Grammar>, arrival: u64) -> Self {
         // The prompt is kept once: as the start of the tokens.
         let tokens = std::mem::take(&mut request.prompt);
         request.prompt_tokens = tokens.len();
         Sequence {
             request,
+            grammar,
             arrival,
             tokens,
             computed: 0,
@@ -136,20 +145,27 @@ impl Sequence {
     }
 
     /// What the next token depends on beside the logits.
-    pub(crate) fn context(&self) -> Context<'_> {
+    pub(crate) fn context<'a>(&'a self, allowed: Option<&'a Allowed>) -> Context<'a> {
         let (prompt, generated) = self.tokens.split_at(self.prompt_tokens());
         let barred = if generated.len() < self.request.min_new { &self.request.stop_ids[..] } else { &[] };
-        Context { prompt, generated, barred }
+        Context { prompt, generated, barred, allowed }
     }
 
     /// Takes in a chosen token. The budget is looked at first: the last token of it is "length" even if it stops.
     pub(crate) fn push(&mut self, token: i32, score: Option<Scored>) {
         self.tokens.push(token);
         self.scores.extend(score);
+        let ended = match self.grammar.as_mut().map_or(Ok(false), |grammar| grammar.accept(token)) {
+            Ok(ended) => ended,
+            Err(reason) => {
+                self.finish = Some(Finish::outgrown(&reason));
+                return;
+            }
+        };
         let generated = self.generated().len();
         if generated >= self.request.max_new {
             self.finish = Some(Finish::Length(generated));
-        } else if generated >= self.request.min_new && self.request.stop_ids.contains(&token) {
+        } else if ended || (generated >= self.request.min_new && self.request.stop_ids.contains(&token)) {
             self.finish = Some(Finish::Stop(token));
         }
     }

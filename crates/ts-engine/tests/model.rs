@@ -10,7 +10,7 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use support::{Answer, Answers, Frontend, request};
 use ts_engine::serve::{Engine, EngineConfig, EngineError, start};
 use ts_wire::control::{ControlOutput, ControlRequest, FlushCacheReqInput};
-use ts_wire::{Dict, EngineCoreReadyResponse, TokenizedGenerateReqInput, Value};
+use ts_wire::{Dict, EngineCoreReadyResponse, SamplingParams, TokenizedGenerateReqInput, Value};
 
 /// The chat template around "What is the capital of France?".
 const FRANCE: [i32; 37] = [
@@ -190,4 +190,58 @@ fn a_file_that_is_no_model_is_an_error() {
         assert!(matches!(error, EngineError::Model(_)));
         assert!(error.to_string().contains(file), "{error}");
     }
+}
+
+#[test]
+fn an_answer_is_held_to_its_grammar() {
+    let engine = engine();
+    let held = |rid: &str, change: fn(&mut SamplingParams)| {
+        let mut request = scored(request(rid, &FRANCE, 40));
+        change(&mut request.sampling_params);
+        request
+    };
+    // " Paris" and the end: nothing else can be chosen, by whatever sampling, and an end that is to be ignored ends it still.
+    let changes: [fn(&mut SamplingParams); 5] = [
+        |params| params.regex = Some(" Paris".into()),
+        |params| (params.regex, params.temperature, params.seed) = (Some(" Paris".into()), 2.0, Some(3)),
+        |params| (params.regex, params.ignore_eos, params.min_new_tokens) = (Some(" Paris".into()), true, 9),
+        |params| params.json_schema = Some(r#"{"const": 7042}"#.into()),
+        |params| params.ebnf = Some("root ::= \" \" name\nname ::= \"Paris\"".into()),
+    ];
+    let requests: Vec<_> = changes.iter().enumerate().map(|(at, change)| held(&format!("held{at}"), *change)).collect();
+    let answers = engine.0.run(&requests);
+    for (at, answer) in answers.iter().enumerate() {
+        assert_eq!(answer.finish.as_deref(), Some("stop"), "{at}: {answer:?}");
+        assert_eq!(answer.tokens.last(), Some(&EOS), "{at}");
+        assert_eq!(answer.tokens.len(), answer.logprobs.len(), "{at}");
+        // Beside others or alone.
+        assert_eq!(content(answer), content(&run_one(&engine.0, requests[at].clone())), "{at}");
+    }
+    // The model likes the word as a whole best.
+    assert_eq!(answers[0].tokens, [PARIS, EOS]);
+    // The budget comes first, as ever.
+    let mut short = held("short", |params| params.regex = Some("[0-9]+".into()));
+    short.sampling_params.max_new_tokens = Some(3);
+    assert_eq!(run_one(&engine.0, short).finish.as_deref(), Some("length"));
+}
+
+#[test]
+fn a_bad_grammar_ends_its_own_request_only() {
+    let engine = engine();
+    let mut bad = request("bad", &FRANCE, 5);
+    bad.sampling_params.json_schema = Some(r#"{"type": "cow"}"#.into());
+    let mut two = request("two", &FRANCE, 5);
+    (two.sampling_params.regex, two.sampling_params.ebnf) = (Some("a".into()), Some("root ::= \"a\"".into()));
+    let mut tag = request("tag", &FRANCE, 5);
+    tag.sampling_params.structural_tag = Some("{}".into());
+    let answers = engine.0.run(&[bad, two, tag, request("good", &FRANCE, 3)]);
+    for (answer, part) in answers.iter().zip(["json_schema: ", "only one of", "structural_tag"]) {
+        assert_eq!(answer.finish.as_deref(), Some("abort"));
+        assert_eq!(answer.detail("status_code"), Some(&Value::from(400)));
+        match answer.detail("message") {
+            Some(Value::Str(message)) => assert!(message.contains(part), "{message}"),
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(answers[3].tokens.len(), 3);
 }

@@ -34,8 +34,13 @@ enum Value {
     Count(u64),
     Number(f64),
     Text(String),
+    /// Only of those arrays that are read here.
+    List(Vec<Value>),
     Other,
 }
+
+/// The arrays that are read. The others are long and of no use here.
+const LISTS: [&str; 2] = ["tokenizer.ggml.tokens", "tokenizer.ggml.token_type"];
 
 #[derive(Debug, Clone)]
 struct Tensor {
@@ -93,7 +98,8 @@ impl Gguf {
         for _ in 0..entries {
             let key = gguf.text()?;
             let kind = u32::from_le_bytes(gguf.bytes()?);
-            let value = gguf.read_value(kind, 0)?;
+            let kept = LISTS.contains(&key.as_str());
+            let value = gguf.read_value(kind, kept, 0)?;
             gguf.metadata.insert(key, value);
         }
         for _ in 0..tensors {
@@ -131,7 +137,8 @@ impl Gguf {
         String::from_utf8(bytes).map_err(|_| failed("a text in the file is not UTF-8"))
     }
 
-    fn read_value(&mut self, kind: u32, depth: usize) -> Result<Value, ModelError> {
+    /// Reads a value; an array's elements are `kept`, or only read over.
+    fn read_value(&mut self, kind: u32, kept: bool, depth: usize) -> Result<Value, ModelError> {
         Ok(match kind {
             0 | 7 => Value::Count(u64::from(self.bytes::<1>()?[0])),
             1 => {
@@ -147,10 +154,14 @@ impl Gguf {
             9 if depth < MAX_DEPTH => {
                 let inner = u32::from_le_bytes(self.bytes()?);
                 // Each element takes at least a byte, so a wrong count ends at the end of the file.
+                let mut elements = Vec::new();
                 for _ in 0..self.long()? {
-                    self.read_value(inner, depth + 1)?;
+                    let element = self.read_value(inner, kept, depth + 1)?;
+                    if kept {
+                        elements.push(element);
+                    }
                 }
-                Value::Other
+                if kept { Value::List(elements) } else { Value::Other }
             }
             10 => Value::Count(self.long()?),
             11 => Value::Count(u64::try_from(i64::from_le_bytes(self.bytes()?)).unwrap_or(u64::MAX)),
@@ -266,6 +277,23 @@ impl Gguf {
         ids.sort_unstable();
         ids.dedup();
         ids
+    }
+
+    /// The tokenizer's kind, its tokens and what each token is (none when the file does not say).
+    pub(super) fn tokens(&self) -> Option<(&str, Vec<(&str, Option<u64>)>)> {
+        let list = |key: &str| match self.metadata.get(key) {
+            Some(Value::List(elements)) => elements.as_slice(),
+            _ => &[],
+        };
+        let kinds = list(LISTS[1]);
+        let texts = list(LISTS[0]).iter().enumerate().map(|(id, token)| match token {
+            Value::Text(text) => Some((
+                text.as_str(),
+                kinds.get(id).and_then(|kind| if let Value::Count(kind) = kind { Some(*kind) } else { None }),
+            )),
+            _ => None,
+        });
+        Some((self.text_of("tokenizer.ggml.model")?, texts.collect::<Option<_>>()?))
     }
 
     pub(super) fn has(&self, tensor: &str) -> bool {

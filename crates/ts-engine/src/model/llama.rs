@@ -8,7 +8,7 @@ use super::attention::{KvStore, Place, Rotary};
 use super::cpu::{Cpu, dot, exp};
 use super::gguf::{Gguf, Sizes};
 use super::matrix::{Activations, Matrix};
-use super::{Made, Model, ModelError, ModelSpec, StepOutput, Work};
+use super::{Made, Model, ModelError, ModelSpec, StepOutput, Vocabulary, Work, vocabulary};
 
 /// Sequences that run at once.
 const MAX_RUNNING: usize = 32;
@@ -32,6 +32,7 @@ pub struct Llama {
     output: Option<Matrix>,
     rotary: Rotary,
     kv: KvStore,
+    vocabulary: Option<Vocabulary>,
 }
 
 struct Layer {
@@ -82,7 +83,8 @@ impl Llama {
         let spec = spec(&sizes, file, embeddings.rows());
         let rotary = Rotary::new(sizes.heads.size, spec.max_model_len, sizes.rope_base, factors.as_deref());
         let kv = KvStore::new(sizes.heads, sizes.layers, spec.kv_pages, spec.page_size);
-        Ok(Llama { spec, sizes, cpu, embeddings, layers, norm, output, rotary, kv })
+        let vocabulary = vocabulary::read(&gguf);
+        Ok(Llama { spec, sizes, cpu, embeddings, layers, norm, output, rotary, kv, vocabulary })
     }
 
     /// Changes the name it is registered under.
@@ -207,6 +209,10 @@ fn gate(cpu: &Cpu, gate_up: &[f32], hidden: usize, out: &mut Vec<f32>) {
 impl Model for Llama {
     fn spec(&self) -> &ModelSpec {
         &self.spec
+    }
+
+    fn vocabulary(&self) -> Option<&Vocabulary> {
+        self.vocabulary.as_ref()
     }
 
     fn step(&mut self, work: &[Work<'_>], out: &mut StepOutput) -> Result<Duration, ModelError> {

@@ -16,7 +16,7 @@ fn plain() -> Sampling {
     }
 }
 
-const NOTHING: Context<'_> = Context { prompt: &[], generated: &[], barred: &[] };
+const NOTHING: Context<'_> = Context { prompt: &[], generated: &[], barred: &[], allowed: None };
 
 fn softmax(logits: &[f32], temperature: f64) -> Vec<f64> {
     let weights: Vec<f64> = logits.iter().map(|logit| (f64::from(*logit) / temperature).exp()).collect();
@@ -104,7 +104,7 @@ fn draws_follow_the_probabilities() {
 
 #[test]
 fn penalties_count_what_they_say() {
-    let context = Context { prompt: &[0], generated: &[1, 1, 2], barred: &[] };
+    let context = Context { prompt: &[0], generated: &[1, 1, 2], barred: &[], allowed: None };
     let penalised = |sampling: &Sampling| {
         let mut logits = [2.0f32, 2.0, -2.0, 2.0];
         penalise(&mut logits, sampling, context);
