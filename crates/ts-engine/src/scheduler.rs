@@ -185,7 +185,8 @@ impl Scheduler {
         let tokens: usize = self.waiting.iter().map(|sequence| sequence.tokens.len()).sum();
         if self.waiting.len() >= MAX_WAITING
             || (grammar.is_some() && grammars >= MAX_GRAMMARS)
-            || tokens + request.prompt.len() > MAX_WAITING_TOKENS {
+            || tokens + request.prompt.len() > MAX_WAITING_TOKENS
+        {
             let finish = Finish::aborted("too many requests wait", CAPACITY_ERROR);
             return self.rows.push_refusal(request.rid, request.prompt_tokens, &finish);
         }

@@ -21,11 +21,18 @@ const MAX_COUNT: u32 = 10_000;
 #[derive(Debug, Clone, PartialEq)]
 enum Node {
     /// One letter among ranges, or none of them.
-    Class { negated: bool, ranges: Vec<(char, char)> },
+    Class {
+        negated: bool,
+        ranges: Vec<(char, char)>,
+    },
     Rule(String),
     Sequence(Vec<Node>),
     Choice(Vec<Node>),
-    Repeat { of: Box<Node>, least: u32, most: Option<u32> },
+    Repeat {
+        of: Box<Node>,
+        least: u32,
+        most: Option<u32>,
+    },
 }
 
 impl Node {
@@ -259,7 +266,9 @@ impl Reader<'_> {
 
     fn name(&mut self) -> String {
         let mut name = String::new();
-        while let Some(letter) = self.rest.peek().copied().filter(|letter| letter.is_alphanumeric() || "_-.".contains(*letter)) {
+        while let Some(letter) =
+            self.rest.peek().copied().filter(|letter| letter.is_alphanumeric() || "_-.".contains(*letter))
+        {
             name.push(letter);
             self.next();
         }
@@ -330,7 +339,9 @@ impl Reader<'_> {
                     }
                     inner
                 }
-                Some(letter) if (letter.is_alphanumeric() || letter == '_') && !self.at_head() => Node::Rule(self.name()),
+                Some(letter) if (letter.is_alphanumeric() || letter == '_') && !self.at_head() => {
+                    Node::Rule(self.name())
+                }
                 _ => return Ok(Node::Sequence(parts)),
             };
             parts.push(self.repeated(part)?);

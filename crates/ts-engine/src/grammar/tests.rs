@@ -141,7 +141,8 @@ fn grammars_without_recursion() {
 
 #[test]
 fn grammars_with_recursion() {
-    let sum = ebnf("root ::= term (\"+\" term)*\nterm ::= digit+ | \"(\" sp root sp \")\"\ndigit ::= [0-9]\nsp ::= \" \"*");
+    let sum =
+        ebnf("root ::= term (\"+\" term)*\nterm ::= digit+ | \"(\" sp root sp \")\"\ndigit ::= [0-9]\nsp ::= \" \"*");
     assert!(takes(&sum, "1+(2+34)+( 5)"));
     assert!(!takes(&sum, "1+(2") && !takes(&sum, "1+") && !takes(&sum, "()"));
     let lists = ebnf("root ::= My-List\nMy-List ::= \"[\" (My-List (\",\" My-List){0,2})? \"]\"");
@@ -184,8 +185,11 @@ fn what_is_too_much_is_refused_in_time() {
     let nested = |open: &str, inner: &str, close: &str| format!("{}{inner}{}", open.repeat(2000), close.repeat(2000));
     let doubled: String = (1..60).map(|n| format!("r{n} ::= r{} r{}\n", n - 1, n - 1)).collect();
     let chain: String = (0..1500).map(|n| format!(r##""d{n}": {{"$ref": "#/$defs/d{}"}},"##, n + 1)).collect();
-    let all_of: String = (0..1200).map(|n| format!(r##""d{n}": {{"allOf": [{{"$ref": "#/$defs/d{}"}}]}},"##, n + 1)).collect();
-    let defs = |chain: &str, last: usize| format!(r##"{{"$ref": "#/$defs/d0", "$defs": {{{chain}"d{last}": {{"type": "null"}}}}}}"##);
+    let all_of: String =
+        (0..1200).map(|n| format!(r##""d{n}": {{"allOf": [{{"$ref": "#/$defs/d{}"}}]}},"##, n + 1)).collect();
+    let defs = |chain: &str, last: usize| {
+        format!(r##"{{"$ref": "#/$defs/d0", "$defs": {{{chain}"d{last}": {{"type": "null"}}}}}}"##)
+    };
     for constraint in [
         regex(&nested("(", "a", ")")),
         regex(&format!("a{}", "*".repeat(16_000))),

@@ -279,8 +279,13 @@ impl Gguf {
         ids
     }
 
-    /// The tokenizer's kind, its tokens and what each token is (none when the file does not say).
-    pub(super) fn tokens(&self) -> Option<(&str, Vec<(&str, Option<u64>)>)> {
+    /// The kind of the file's tokenizer.
+    pub(super) fn tokenizer(&self) -> Option<&str> {
+        self.text_of("tokenizer.ggml.model")
+    }
+
+    /// Its tokens, and what each is when the file says it.
+    pub(super) fn tokens(&self) -> Option<Vec<(&str, Option<u64>)>> {
         let list = |key: &str| match self.metadata.get(key) {
             Some(Value::List(elements)) => elements.as_slice(),
             _ => &[],
@@ -293,7 +298,7 @@ impl Gguf {
             )),
             _ => None,
         });
-        Some((self.text_of("tokenizer.ggml.model")?, texts.collect::<Option<_>>()?))
+        texts.collect()
     }
 
     pub(super) fn has(&self, tensor: &str) -> bool {

@@ -10,8 +10,8 @@ const BYTE: u64 = 6;
 
 /// Reads the vocabulary; `None` when the file has none, or of a tokenizer that is not known here.
 pub(super) fn read(gguf: &Gguf) -> Option<Vocabulary> {
-    let (tokenizer, tokens) = gguf.tokens()?;
-    let normal: fn(&str) -> Option<Vec<u8>> = match tokenizer {
+    let tokens = gguf.tokens()?;
+    let normal: fn(&str) -> Option<Vec<u8>> = match gguf.tokenizer()? {
         "gpt2" => byte_level,
         "llama" => |text| Some(text.replace('\u{2581}', " ").into_bytes()),
         _ => return None,
