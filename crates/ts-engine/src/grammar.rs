@@ -135,15 +135,17 @@ impl Grammars {
         if self.overrun.load(Ordering::Relaxed) >= MAX_OVERRUN {
             return Err("too many slow constraints are being compiled".into());
         }
-        let (sender, receiver) = mpsc::sync_channel(1);
+        // A rendezvous: what is sent is received, so that one side alone knows that the compilation is over.
+        let (sender, receiver) = mpsc::sync_channel(0);
         let (factory, constraint, overrun) = (Arc::clone(&self.factory), constraint.clone(), Arc::clone(&self.overrun));
         overrun.fetch_add(1, Ordering::Relaxed);
         let worker = move || {
             let compiled = catch_unwind(AssertUnwindSafe(|| compile(&factory, &constraint)))
                 .unwrap_or_else(|_| Err("it cannot be compiled".into()));
             // Nobody waits any more when it took too long.
-            let _ = sender.send(compiled);
-            overrun.fetch_sub(1, Ordering::Relaxed);
+            if sender.send(compiled).is_err() {
+                overrun.fetch_sub(1, Ordering::Relaxed);
+            }
         };
         let spawned = std::thread::Builder::new().name("grammar".into()).stack_size(STACK).spawn(worker);
         if let Err(error) = spawned {
@@ -151,9 +153,13 @@ impl Grammars {
             tracing::error!(%error, "no thread for a grammar");
             return Err("no thread is free to compile it".into());
         }
-        let compiled = receiver
-            .recv_timeout(MAX_TIME)
-            .unwrap_or_else(|_| Err(format!("compiling it takes longer than {} s", MAX_TIME.as_secs())));
+        let compiled = match receiver.recv_timeout(MAX_TIME) {
+            Ok(compiled) => {
+                self.overrun.fetch_sub(1, Ordering::Relaxed);
+                compiled
+            }
+            Err(_) => Err(format!("compiling it takes longer than {} s", MAX_TIME.as_secs())),
+        };
         compiled.map(Grammar).map_err(|reason| format!("{name}: {reason}"))
     }
 }

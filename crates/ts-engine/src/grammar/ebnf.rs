@@ -451,6 +451,8 @@ impl Reader<'_> {
             Some('n') => return Ok('\n'),
             Some('r') => return Ok('\r'),
             Some('t') => return Ok('\t'),
+            Some('b') => return Ok('\u{8}'),
+            Some('f') => return Ok('\u{c}'),
             Some('x') => 2,
             Some('u') => 4,
             Some('U') => 8,

@@ -240,3 +240,12 @@ fn a_model_without_an_end_has_no_grammars() {
     grammars.compile(&regex(".*")).unwrap().allowed().unwrap().rule(&mut logits);
     assert!(logits[VOCAB..].iter().all(|logit| *logit == f32::NEG_INFINITY));
 }
+
+#[test]
+fn constraints_that_were_compiled_in_time_hold_up_none_after_them() {
+    let grammars = grammars();
+    for at in 0..200 {
+        assert!(grammars.compile(&regex(&format!("a{at}"))).is_ok(), "{at}");
+        assert_eq!(grammars.overrun.load(Ordering::Relaxed), 0, "{at}");
+    }
+}

@@ -76,8 +76,9 @@ fn word(error: &StreamError) -> &'static str {
 }
 
 /// An answer that the engine ended with "abort": an error status, never an empty answer (R8). Engines of the newer wire say
-/// why; of the older ones only the word comes.
-pub(super) fn abort(details: Option<&FinishDetails>) -> Failure {
+/// why; of the older ones only the word comes. `constraint` is the field that the answer's constraint came from: a refusal that
+/// speaks of a grammar is about that field.
+pub(super) fn abort(details: Option<&FinishDetails>, constraint: Option<&str>) -> Failure {
     let int = |key: &str| match details?.get(key)? {
         Value::Int(int) => int.narrow::<i64>("code").ok(),
         _ => None,
@@ -90,9 +91,11 @@ pub(super) fn abort(details: Option<&FinishDetails>) -> Failure {
     let status = int("status_code").and_then(|s| u16::try_from(s).ok()).and_then(|s| StatusCode::from_u16(s).ok());
     match status {
         Some(status) if status.is_client_error() => {
-            let message = format!("The engine refused the request: {said}");
+            let field = constraint.filter(|_| is_of_grammars(&said));
+            let what = field.map_or("the request".to_owned(), |field| format!("'{field}'"));
+            let message = format!("The engine refused {what}: {said}");
             let kind = "invalid_request_error";
-            Failure::new(Cause::Refused, ApiError::new(status, kind, &message, None, Some("engine_refused")))
+            Failure::new(Cause::Refused, ApiError::new(status, kind, &message, field, Some("engine_refused")))
         }
         _ if int("err_type") == Some(CAPACITY) => {
             let message = format!("The engine has no room for the request: {said}");
@@ -103,6 +106,12 @@ pub(super) fn abort(details: Option<&FinishDetails>) -> Failure {
             Failure::new(Cause::Backend, ApiError::bad_gateway(&message))
         }
     }
+}
+
+/// Engines say what they refuse by the wire's names, or as their grammar backend puts it.
+fn is_of_grammars(said: &str) -> bool {
+    let said = said.to_ascii_lowercase();
+    ["json_schema", "regex", "ebnf", "structural_tag", "grammar", "schema"].iter().any(|word| said.contains(word))
 }
 
 #[cfg(test)]

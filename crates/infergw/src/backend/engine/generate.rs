@@ -118,6 +118,7 @@ impl Generation<'_> {
             choice,
             parser: plan.map(Plan::parser),
             named: plan.is_some_and(Plan::is_named),
+            constraint: request.sampling.constraint.as_ref().map(|constraint| constraint.field),
             delta: Delta::default(),
             begun: false,
             cached: 0,
@@ -149,6 +150,8 @@ struct Track {
     parser: Option<Parser>,
     /// A call was asked for by name.
     named: bool,
+    /// The field that asked for a constraint.
+    constraint: Option<&'static str>,
     delta: Delta,
     begun: bool,
     cached: u64,
@@ -161,7 +164,7 @@ struct Track {
 impl Track {
     fn take(&mut self, chunk: OutputChunk, index: usize, teller: &mut dyn Teller) -> Result<Option<Ended>, Failure> {
         self.cached = self.cached.max(u64::try_from(chunk.cached_tokens).unwrap_or(0));
-        let step = step(chunk)?;
+        let step = step(chunk, self.constraint)?;
         if !self.begun {
             self.begun = true;
             teller.begin(index, self.cached);
@@ -190,12 +193,12 @@ impl Track {
 }
 
 /// What the client library says, in the words of [`Choice`].
-fn step(chunk: OutputChunk) -> Result<Step, Failure> {
+fn step(chunk: OutputChunk, constraint: Option<&str>) -> Result<Step, Failure> {
     let end = match chunk.finish_reason.as_deref() {
         None => None,
         Some("stop") => Some(Reason::Stop),
         Some("length") => Some(Reason::Length),
-        Some(_) => return Err(failure::abort(chunk.finish_details.as_ref())),
+        Some(_) => return Err(failure::abort(chunk.finish_details.as_ref(), constraint)),
     };
     let pairs = |(values, ids): (Vec<f64>, Vec<i32>)| ids.into_iter().map(id_of).zip(values).collect();
     let top = chunk.output_top_logprobs.map(|(values, ids)| values.into_iter().zip(ids).map(pairs).collect());

@@ -24,6 +24,10 @@ pub const RENAMES: &[(&str, &str)] = &[
     ("logprobs", "top_logprobs_num"),
     ("add_special_tokens", "sampling_params.add_special_tokens"),
     ("prompt", "text"),
+    ("json_schema", "sampling_params.json_schema"),
+    ("regex", "sampling_params.regex"),
+    ("ebnf", "sampling_params.ebnf"),
+    ("structural_tag", "sampling_params.structural_tag"),
 ];
 
 /// Fields with a meaning that engines cannot be asked for. Empty values pass.

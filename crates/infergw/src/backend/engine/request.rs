@@ -10,13 +10,15 @@ use super::parse::Wishes;
 use super::prompt::Conversation;
 use crate::api::error::ApiError;
 
+mod constraint;
 mod conversation;
 mod fields;
 mod sampling;
 mod tools;
 
+pub use constraint::{Constraint, Grammar};
 use fields::Fields;
-pub use sampling::{Grammar, Sampling};
+pub use sampling::Sampling;
 
 /// The two forms of a request that the text path knows. What other endpoints take is brought into one of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -44,6 +46,7 @@ pub const REFUSED: &[(&str, &str)] = &[
     ("custom_params", ""),
     ("function_call", ""),
     ("functions", ""),
+    ("guided_whitespace_pattern", ""),
     ("kv_transfer_params", ""),
     ("length_penalty", "1.0"),
     ("logits_processors", ""),
@@ -66,6 +69,7 @@ pub const REFUSED: &[(&str, &str)] = &[
 /// Fields that are accepted and change nothing here.
 pub const WITHOUT_EFFECT: &[&str] = &[
     "cache_salt",
+    "guided_decoding_backend",
     "metadata",
     "priority",
     "prompt_cache_key",

@@ -154,7 +154,7 @@ fn sampling_params(sampling: &Sampling, model: &TextModel, ends: &[u32]) -> Samp
             .then(|| Dict(sampling.logit_bias.iter().map(|&(id, bias)| (id.to_string(), bias)).collect())),
         ..SamplingParams::default()
     };
-    match &sampling.grammar {
+    match sampling.constraint.as_ref().map(|constraint| &constraint.grammar) {
         None => {}
         Some(Grammar::JsonSchema(schema)) => params.json_schema = Some(schema.clone()),
         Some(Grammar::Regex(regex)) => params.regex = Some(regex.clone()),

@@ -7,7 +7,7 @@ fn details(entries: &[(&str, Value)]) -> FinishDetails {
 }
 
 fn told(details: Option<&FinishDetails>) -> (u16, Cause, String) {
-    let failure = abort(details);
+    let failure = abort(details, None);
     let body = String::from_utf8_lossy(failure.error.body()).into_owned();
     (failure.error.status.as_u16(), failure.cause, body)
 }
@@ -27,6 +27,20 @@ fn r8_refusal_keeps_its_words() {
     let (status, cause, body) = told(Some(&details));
     assert_eq!((status, cause), (400, Cause::Refused));
     assert!(body.contains("Invalid request: top_k") && body.contains("invalid_request_error"));
+}
+
+/// A6: a refusal of a constraint names the field that it came from, another one does not.
+#[test]
+fn a6_refused_constraints_are_named() {
+    let param = |message: &str| {
+        let details = details(&[("message", message.into()), ("status_code", 400_i64.into())]);
+        let failure = abort(Some(&details), Some("response_format"));
+        let body: serde_json::Value = serde_json::from_slice(failure.error.body()).unwrap_or_default();
+        body["error"]["param"].clone()
+    };
+    assert_eq!(param("Invalid request: json_schema: unknown type"), "response_format");
+    assert_eq!(param("Grammar compilation failed"), "response_format");
+    assert_eq!(param("Invalid request: top_k"), serde_json::Value::Null);
 }
 
 /// Out of memory is back-pressure; other faults are the engine's.

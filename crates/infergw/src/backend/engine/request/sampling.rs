@@ -2,6 +2,7 @@
 
 use serde_json::Value;
 
+use super::constraint::{self, Constraint};
 use super::fields::Fields;
 use crate::api::error::ApiError;
 
@@ -11,8 +12,6 @@ const MAX_BIASES: usize = 1024;
 const MAX_TOP_K: i64 = 127;
 /// Most stop tokens of a request.
 const MAX_STOP_TOKENS: usize = 16;
-/// Largest grammar or schema, in bytes.
-const MAX_GRAMMAR: usize = 256 << 10;
 
 /// Sampling values; `None` is the model's or the engine's default.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -46,20 +45,7 @@ pub struct Sampling {
     /// Go on past the model's end tokens.
     pub ignore_eos: bool,
     /// What the answer must look like.
-    pub grammar: Option<Grammar>,
-}
-
-/// A constraint on the answer, for the engine's grammar backend.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Grammar {
-    /// A JSON schema, as text.
-    JsonSchema(String),
-    /// A regular expression.
-    Regex(String),
-    /// A grammar in EBNF.
-    Ebnf(String),
-    /// A structural tag, as JSON text.
-    StructuralTag(String),
+    pub constraint: Option<Constraint>,
 }
 
 impl Sampling {
@@ -81,7 +67,7 @@ impl Sampling {
             logit_bias: logit_bias(fields, vocabulary)?,
             stop_token_ids: stop_token_ids(fields, vocabulary)?,
             ignore_eos: fields.flag("ignore_eos")?.unwrap_or(false),
-            grammar: grammar(fields)?,
+            constraint: constraint::parse(fields)?,
         })
     }
 }
@@ -130,84 +116,4 @@ fn stop_token_ids(fields: &Fields<'_>, vocabulary: usize) -> Result<Vec<u32>, Ap
         }
         Some(_) => Err(bad()),
     }
-}
-
-/// `response_format`, vLLM's `structured_outputs` and `guided_*`, SGLang's `json_schema`, `regex`, `ebnf`: one at most.
-fn grammar(fields: &Fields<'_>) -> Result<Option<Grammar>, ApiError> {
-    let mut found: Vec<(&str, Grammar)> = Vec::new();
-    if let Some(grammar) = response_format(fields)? {
-        found.push(("response_format", grammar));
-    }
-    if let Some(outer) = fields.get("structured_outputs") {
-        let Value::Object(inner) = outer else {
-            return Err(ApiError::invalid("'structured_outputs' must be an object.", Some("structured_outputs")));
-        };
-        let inner = Fields::new(inner);
-        for (name, make) in KINDS {
-            if let Some(value) = inner.get(name) {
-                found.push(("structured_outputs", make(text_of("structured_outputs", value)?)));
-            }
-        }
-        if inner.get("choice").is_some() {
-            return Err(ApiError::invalid("'structured_outputs.choice' is not supported.", Some("structured_outputs")));
-        }
-    }
-    for (name, make) in NAMED {
-        if let Some(value) = fields.get(name) {
-            found.push((name, make(text_of(name, value)?)));
-        }
-    }
-    if found.len() > 1 {
-        let message = format!("'{}' and '{}' cannot be combined.", found[0].0, found[1].0);
-        return Err(ApiError::invalid(&message, Some(found[1].0)));
-    }
-    Ok(found.pop().map(|(_, grammar)| grammar))
-}
-
-type Make = fn(String) -> Grammar;
-
-const KINDS: [(&str, Make); 4] = [
-    ("json", Grammar::JsonSchema),
-    ("regex", Grammar::Regex),
-    ("grammar", Grammar::Ebnf),
-    ("structural_tag", Grammar::StructuralTag),
-];
-
-const NAMED: [(&str, Make); 7] = [
-    ("guided_json", Grammar::JsonSchema),
-    ("guided_regex", Grammar::Regex),
-    ("guided_grammar", Grammar::Ebnf),
-    ("json_schema", Grammar::JsonSchema),
-    ("regex", Grammar::Regex),
-    ("ebnf", Grammar::Ebnf),
-    ("structural_tag", Grammar::StructuralTag),
-];
-
-fn response_format(fields: &Fields<'_>) -> Result<Option<Grammar>, ApiError> {
-    let bad = |message: &str| ApiError::invalid(message, Some("response_format"));
-    let Some(format) = fields.get("response_format") else { return Ok(None) };
-    match format.get("type").and_then(Value::as_str) {
-        Some("text") => Ok(None),
-        Some("json_object") => Ok(Some(Grammar::JsonSchema(r#"{"type":"object"}"#.into()))),
-        Some("json_schema") => match format.pointer("/json_schema/schema") {
-            Some(schema @ Value::Object(_)) => Ok(Some(Grammar::JsonSchema(text_of("response_format", schema)?))),
-            _ => Err(bad("'response_format.json_schema.schema' must be an object.")),
-        },
-        Some("structural_tag") => Ok(Some(Grammar::StructuralTag(text_of("response_format", format)?))),
-        _ => Err(bad("'response_format.type' must be text, json_object, json_schema or structural_tag.")),
-    }
-}
-
-/// A grammar's text: strings as they are, objects as JSON.
-fn text_of(name: &str, value: &Value) -> Result<String, ApiError> {
-    let text = match value {
-        Value::String(text) => text.clone(),
-        Value::Object(_) | Value::Bool(true) => value.to_string(),
-        _ => return Err(ApiError::invalid(&format!("'{name}' must be a string or an object."), Some(name))),
-    };
-    if text.len() > MAX_GRAMMAR {
-        let message = format!("'{name}' is larger than the limit of {MAX_GRAMMAR} bytes.");
-        return Err(ApiError::invalid(&message, Some(name)));
-    }
-    Ok(text)
 }

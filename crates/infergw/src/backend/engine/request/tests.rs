@@ -198,3 +198,71 @@ fn a7_prompts() {
     assert_eq!(refused(completion(json!({"prompt": "a", "best_of": 2}))), "best_of");
     assert_eq!(refused(completion(json!({"prompt": "a", "echo": true, "logprobs": 1}))), "echo");
 }
+
+fn grammar(extra: Value) -> Option<Grammar> {
+    chat(extra).unwrap().sampling.constraint.map(|constraint| constraint.grammar)
+}
+
+/// Each field that constrains an answer is one of the wire's kinds.
+#[test]
+fn constraints_become_the_wires() {
+    let schema = json!({"type": "object", "properties": {"b": {}, "a": {}}});
+    let wire = Some(Grammar::JsonSchema(schema.to_string()));
+    let any = Some(Grammar::JsonSchema(r#"{"type":"object"}"#.into()));
+    let texts = Some(Grammar::Ebnf(r#"root ::= "yes" | "a \"b\"\\\n""#.into()));
+    let tag = json!({"type": "structural_tag", "format": {"type": "any_text"}});
+    for (extra, expected) in [
+        (json!({"response_format": {"type": "text"}}), None),
+        (json!({"response_format": {"type": "json_object"}}), any.clone()),
+        (
+            json!({"response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": schema}}}),
+            wire.clone(),
+        ),
+        (json!({"response_format": tag}), Some(Grammar::StructuralTag(tag.to_string()))),
+        (json!({"structural_tag": tag.to_string()}), Some(Grammar::StructuralTag(tag.to_string()))),
+        (json!({"guided_json": schema}), wire.clone()),
+        (json!({"guided_json": schema.to_string()}), wire.clone()),
+        (json!({"json_schema": schema.to_string()}), wire.clone()),
+        (json!({"guided_json_object": false}), None),
+        (json!({"guided_json_object": true}), any.clone()),
+        (json!({"guided_regex": "a+"}), Some(Grammar::Regex("a+".into()))),
+        (json!({"regex": "a+"}), Some(Grammar::Regex("a+".into()))),
+        (json!({"guided_grammar": "root ::= \"a\""}), Some(Grammar::Ebnf("root ::= \"a\"".into()))),
+        (json!({"guided_choice": ["yes", "a \"b\"\\\n"]}), texts.clone()),
+        (json!({"structured_outputs": {"choice": ["yes", "a \"b\"\\\n"], "disable_any_whitespace": true}}), texts),
+        (json!({"structured_outputs": {"json": schema}}), wire),
+        (json!({"structured_outputs": {"json_object": true, "regex": null}}), any),
+        (json!({"structured_outputs": {"regex": "a"}}), Some(Grammar::Regex("a".into()))),
+        (json!({"structured_outputs": {"grammar": "a"}}), Some(Grammar::Ebnf("a".into()))),
+    ] {
+        assert_eq!(grammar(extra.clone()), expected, "{extra}");
+    }
+}
+
+/// A6: constraints that are none are refused by the name of their field.
+#[test]
+fn a6_what_is_no_constraint() {
+    for (field, value) in [
+        ("guided_json", json!("{")),
+        ("guided_json", json!([])),
+        ("guided_json", json!({"x": "a".repeat(300_000)})),
+        ("guided_regex", json!("")),
+        ("guided_regex", json!({})),
+        ("guided_choice", json!([])),
+        ("guided_choice", json!(["a", ""])),
+        ("guided_choice", json!(["a", 1])),
+        ("guided_choice", json!("a")),
+        ("guided_json_object", json!("yes")),
+        ("guided_whitespace_pattern", json!(" *")),
+        ("structural_tag", json!("tag")),
+        ("structured_outputs", json!("json")),
+        ("structured_outputs", json!({"regex": "a", "choice": ["a"]})),
+        ("structured_outputs", json!({"whitespace_pattern": " "})),
+    ] {
+        assert_eq!(refused(chat(json!({ (field): value.clone() }))), field, "{field}: {value}");
+    }
+    assert_eq!(
+        refused(chat(json!({"response_format": {"type": "json_object"}, "guided_regex": "a"}))),
+        "response_format"
+    );
+}

@@ -3,8 +3,9 @@
 
 use serde_json::{Map, Value, json};
 
+use super::constraint::{Constraint, Grammar};
 use super::fields::Fields;
-use super::sampling::{Grammar, Sampling};
+use super::sampling::Sampling;
 use crate::api::error::ApiError;
 use crate::backend::engine::parse::{Shown, Wanted, Wishes};
 
@@ -49,10 +50,12 @@ pub(super) fn parse(fields: &Fields<'_>, sampling: &mut Sampling) -> Result<Wish
         },
     };
     if let Some(schema) = constraint(wanted, &functions, only_first) {
-        if sampling.grammar.is_some() {
+        if sampling.constraint.is_some() {
             return Err(bad("'tool_choice' and another constraint on the answer cannot be combined."));
         }
-        sampling.grammar = Some(Grammar::JsonSchema(schema.to_string()));
+        // What an engine cannot compile of it is a tool's schema.
+        let grammar = Grammar::JsonSchema(schema.to_string());
+        sampling.constraint = Some(Constraint { field: "tools", grammar });
     }
     Ok(Wishes { wanted, functions, only_first, shown })
 }
