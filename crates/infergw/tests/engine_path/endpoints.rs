@@ -149,7 +149,7 @@ async fn a6_native_refusals() {
 }
 
 /// The events of a stream whose events are named after their types; there is no `[DONE]`.
-fn typed_events(answer: &Answer) -> Vec<Value> {
+pub(crate) fn typed_events(answer: &Answer) -> Vec<Value> {
     let event = |text: &str| {
         let (name, data) = text.strip_prefix("event: ").unwrap().split_once("\ndata: ").unwrap();
         let data: Value = serde_json::from_str(data).unwrap();
@@ -159,7 +159,7 @@ fn typed_events(answer: &Answer) -> Vec<Value> {
     answer.text.split_terminator("\n\n").map(event).collect()
 }
 
-fn types(events: &[Value]) -> Vec<&str> {
+pub(crate) fn types(events: &[Value]) -> Vec<&str> {
     let mut types: Vec<&str> = events.iter().map(|event| event["type"].as_str().unwrap()).collect();
     types.dedup();
     types

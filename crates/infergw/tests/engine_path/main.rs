@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
 mod ask;
+mod blocks;
 mod calls;
 mod endpoints;
 mod rank;

@@ -55,6 +55,11 @@ impl Form {
         matches!(self, Form::Native(_))
     }
 
+    /// Whether an answer that calls a named function ends like any other (A8): OpenAI's chat completions alone do.
+    pub fn ends_named_calls_with_stop(&self) -> bool {
+        matches!(self, Form::OpenAi(_))
+    }
+
     /// What the ids of its answers begin with.
     pub(super) fn id_prefix(&self) -> &'static str {
         match self {

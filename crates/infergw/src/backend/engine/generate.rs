@@ -117,7 +117,7 @@ impl Generation<'_> {
         Track {
             choice,
             parser: plan.map(Plan::parser),
-            named: plan.is_some_and(Plan::is_named),
+            named: self.prepared.form.ends_named_calls_with_stop() && plan.is_some_and(Plan::is_named),
             constraint: request.sampling.constraint.as_ref().map(|constraint| constraint.field),
             delta: Delta::default(),
             begun: false,
@@ -148,7 +148,7 @@ async fn push(writer: &mut FlightWriter, bytes: Vec<u8>) -> Result<(), Failure> 
 struct Track {
     choice: Choice,
     parser: Option<Parser>,
-    /// A call was asked for by name.
+    /// A call was asked for by name, in an API where such a call does not change how the answer ends.
     named: bool,
     /// The field that asked for a constraint.
     constraint: Option<&'static str>,

@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use super::form::Form;
 use super::model::TextModel;
-use super::parse::{Families, Plan, Wanted, Wishes};
+use super::parse::{Families, Plan, Wishes};
 use super::prompt::{ChatTemplate, Conversation};
 use super::request::{self, Dialect, Input, Prompt, Request};
 use super::tokenize::{ControlTokens, Pieces, encode};
@@ -92,13 +92,8 @@ impl TextSide {
         let prompts = match &mut request.input {
             Input::Chat { conversation, add_special_tokens } => {
                 let ids = self.chat(conversation, *add_special_tokens)?;
-                if matches!(form, Form::OpenAi(_)) {
-                    parse = self.plan(&request.wishes, &ids);
-                    request.output.marks = self.marks(parse.as_ref());
-                } else if matches!(request.wishes.wanted, Wanted::Required | Wanted::Named) {
-                    let message = "'tool_choice' cannot force a call at this endpoint on this model's engine.";
-                    return Err(ApiError::invalid(message, Some("tool_choice")));
-                }
+                parse = self.plan(&request.wishes, &ids);
+                request.output.marks = self.marks(parse.as_ref());
                 vec![PromptTokens { ids, shown: None }]
             }
             Input::Prompts { prompts, add_special_tokens } => {

@@ -6,6 +6,7 @@ use serde_json::{Map, Value, json};
 use crate::api::error::ApiError;
 
 mod input;
+mod item;
 mod told;
 
 /// Fields of the chat dialect, as they are called here.

@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::backend::engine::choice::{Delta, Ended, Matched, Reason};
+use crate::backend::engine::parse::Piece;
 use crate::backend::engine::teller::{Teller, Telling};
 use crate::types::Usage;
 
@@ -26,14 +27,46 @@ pub(in crate::backend::engine) fn teller(telling: Telling<'_>) -> Box<dyn Teller
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Block {
     Text(String),
+    Thinking(String),
+    /// `input` is JSON text, as the model wrote it.
+    ToolUse {
+        id: String,
+        name: String,
+        input: String,
+    },
 }
 
 impl Block {
-    /// As it is when it begins, or as it is when it is whole.
+    /// As it is when it begins, or as it is when it is whole. Thinking is signed by nobody here.
     fn json(&self) -> Value {
         match self {
             Block::Text(text) => json!({"type": "text", "text": text}),
+            Block::Thinking(text) => json!({"type": "thinking", "thinking": text, "signature": ""}),
+            Block::ToolUse { id, name, input } => {
+                // The API has no place for what is no object: a call that was cut, or badly written.
+                let input = serde_json::from_str(input).ok().filter(Value::is_object).unwrap_or_else(|| json!({}));
+                json!({"type": "tool_use", "id": id, "name": name, "input": input})
+            }
         }
+    }
+
+    /// Text that goes on in it.
+    fn delta(&self, text: &str) -> Value {
+        match self {
+            Block::Text(_) => json!({"type": "text_delta", "text": text}),
+            Block::Thinking(_) => json!({"type": "thinking_delta", "thinking": text}),
+            Block::ToolUse { .. } => json!({"type": "input_json_delta", "partial_json": text}),
+        }
+    }
+
+    fn push(&mut self, new: &str) {
+        match self {
+            Block::Text(text) | Block::Thinking(text) | Block::ToolUse { input: text, .. } => text.push_str(new),
+        }
+    }
+
+    fn is_of_kind(&self, other: &Block) -> bool {
+        std::mem::discriminant(self) == std::mem::discriminant(other)
     }
 }
 
@@ -78,18 +111,37 @@ impl Told {
         }
     }
 
-    fn text(&mut self, text: &str) {
+    fn piece(&mut self, piece: &Piece) {
+        match piece {
+            Piece::Content(text) => self.go_on(Block::Text(String::new()), text),
+            Piece::Reasoning(text) => self.go_on(Block::Thinking(String::new()), text),
+            Piece::Call { id, name, .. } => {
+                // Ids of this API look so; what a model makes itself stays as it is.
+                let id = id.strip_prefix("call_").map_or_else(|| id.clone(), |rest| format!("toolu_{rest}"));
+                self.begin_block(Block::ToolUse { id, name: name.clone(), input: String::new() });
+            }
+            Piece::Arguments { text, .. } => self.push(text),
+        }
+    }
+
+    /// Text of a block of this kind: the last one, where it is, else a new one.
+    fn go_on(&mut self, block: Block, text: &str) {
         if text.is_empty() {
             return;
         }
-        if !self.open || !matches!(self.blocks.last(), Some(Block::Text(_))) {
-            self.begin_block(Block::Text(String::new()));
+        if !self.open || !self.blocks.last().is_some_and(|last| last.is_of_kind(&block)) {
+            self.begin_block(block);
         }
+        self.push(text);
+    }
+
+    fn push(&mut self, text: &str) {
+        let Some(block) = self.blocks.last_mut() else { return };
         if self.stream {
-            let delta = json!({"type": "text_delta", "text": text});
+            let delta = block.delta(text);
             self.event("content_block_delta", json!({"index": self.last(), "delta": delta}));
-        } else if let Some(Block::Text(block)) = self.blocks.last_mut() {
-            block.push_str(text);
+        } else {
+            block.push(text);
         }
     }
 
@@ -127,7 +179,8 @@ impl Teller for Told {
     }
 
     fn delta(&mut self, _index: usize, delta: &Delta, _offset: usize) {
-        self.text(&delta.text);
+        self.go_on(Block::Text(String::new()), &delta.text);
+        delta.pieces.iter().for_each(|piece| self.piece(piece));
     }
 
     fn finish(&mut self, _index: usize, ended: Ended) {

@@ -27,7 +27,7 @@ pub(super) fn parse(fields: &Fields<'_>, sampling: &mut Sampling) -> Result<Wish
             "auto" => auto,
             "none" => Wanted::None,
             "required" if !functions.is_empty() => Wanted::Required,
-            "required" => return Err(bad("'tool_choice' is 'required', and there are no 'tools'.")),
+            "required" => return Err(bad("'tool_choice' demands a call, and there are no 'tools'.")),
             _ => return Err(bad("'tool_choice' must be none, auto, required or a function's name.")),
         },
         Some(choice) => match choice.pointer("/function/name").and_then(Value::as_str) {
@@ -53,9 +53,8 @@ pub(super) fn parse(fields: &Fields<'_>, sampling: &mut Sampling) -> Result<Wish
         if sampling.constraint.is_some() {
             return Err(bad("'tool_choice' and another constraint on the answer cannot be combined."));
         }
-        // What an engine cannot compile of it is a tool's schema.
         let grammar = Grammar::JsonSchema(schema.to_string());
-        sampling.constraint = Some(Constraint { field: "tools", grammar });
+        sampling.constraint = Some(Constraint { field: "tool_choice", grammar });
     }
     Ok(Wishes { wanted, functions, only_first, shown })
 }

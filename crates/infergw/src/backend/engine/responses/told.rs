@@ -5,9 +5,11 @@ use std::sync::Arc;
 use serde_json::{Map, Value, json};
 
 use super::Responses;
+use super::item::Item;
 use crate::backend::engine::choice::{Delta, Ended, Reason};
 use crate::backend::engine::detokenize::TokenTable;
 use crate::backend::engine::events::logprob_entries;
+use crate::backend::engine::parse::Piece;
 use crate::backend::engine::teller::{Teller, Telling};
 use crate::types::{Failure, Usage};
 
@@ -23,17 +25,13 @@ impl Responses {
             table: Arc::clone(telling.table),
             items: Vec::new(),
             open: false,
+            parsed: telling.prepared.parse.is_some(),
+            scores: Vec::new(),
             incomplete: false,
             sequence: 0,
             buffer: Vec::new(),
         })
     }
-}
-
-/// An item of the output.
-#[derive(Debug, Clone)]
-enum Item {
-    Message { text: String, logprobs: Vec<Value> },
 }
 
 struct Told {
@@ -46,6 +44,10 @@ struct Told {
     items: Vec<Item>,
     /// The last item goes on.
     open: bool,
+    /// The answer comes in pieces.
+    parsed: bool,
+    /// Log probabilities whose text is held back still: what it will be is not known.
+    scores: Vec<Value>,
     /// The answer was cut by its limit.
     incomplete: bool,
     sequence: u64,
@@ -62,45 +64,39 @@ impl Told {
         }
     }
 
-    /// Where the last item is, for its events.
+    /// Where the last item is, for the events of its text.
     fn place(&self) -> Value {
         let at = self.items.len().saturating_sub(1);
-        json!({"type": null, "item_id": self.item_id(at), "output_index": at})
+        let mut place = json!({"type": null, "item_id": self.item_id(at), "output_index": at});
+        if self.items.get(at).is_some_and(Item::has_part) {
+            place["content_index"] = json!(0);
+        }
+        place
     }
 
     fn item_id(&self, at: usize) -> String {
-        let prefix = match self.items.get(at) {
-            Some(Item::Message { .. }) | None => "msg",
-        };
+        let prefix = self.items.get(at).map_or("msg", Item::prefix);
         format!("{prefix}_{}_{at}", self.id.trim_start_matches("resp_"))
     }
 
     /// An item as it is now. `status` is its own.
     fn item(&self, at: usize, status: &str) -> Value {
-        match self.items.get(at) {
-            Some(item @ Item::Message { .. }) => json!({
-                "type": "message",
-                "id": self.item_id(at),
-                "status": status,
-                "role": "assistant",
-                "content": if status == "in_progress" { json!([]) } else { json!([part(item)]) },
-            }),
-            None => Value::Null,
-        }
+        self.items.get(at).map(|item| item.json(&self.item_id(at), status)).unwrap_or_default()
     }
 
     fn begin_item(&mut self, item: Item) {
         self.end_item("completed");
-        let first = part(&item);
+        let first = item.has_part().then(|| item.part());
         self.items.push(item);
         self.open = true;
         let at = self.items.len() - 1;
         let added = json!({"type": null, "output_index": at, "item": self.item(at, "in_progress")});
         self.event("response.output_item.added", added);
-        let mut place = self.place();
-        place["content_index"] = json!(0);
-        place["part"] = first;
-        self.event("response.content_part.added", place);
+        if let Some(part) = first {
+            let mut place = self.place();
+            place["part"] = part;
+            self.event("response.content_part.added", place);
+        }
     }
 
     fn end_item(&mut self, status: &str) {
@@ -109,36 +105,67 @@ impl Told {
         }
         let at = self.items.len().saturating_sub(1);
         if self.stream
-            && let Some(Item::Message { text, logprobs }) = self.items.get(at).cloned()
+            && let Some(item) = self.items.get(at).cloned()
         {
-            let mut place = self.place();
-            place["content_index"] = json!(0);
-            let mut done = place.clone();
-            done["text"] = text.into();
-            done["logprobs"] = logprobs.into();
-            self.event("response.output_text.done", done);
-            place["part"] = self.items.get(at).map(part).unwrap_or_default();
-            self.event("response.content_part.done", place);
+            let mut done = self.place();
+            if let (Value::Object(done), Value::Object(said)) = (&mut done, item.done()) {
+                done.extend(said);
+            }
+            self.event(&format!("response.{}.done", item.events()), done);
+            if item.has_part() {
+                let mut place = self.place();
+                place["part"] = item.part();
+                self.event("response.content_part.done", place);
+            }
         }
         let done = json!({"type": null, "output_index": at, "item": self.item(at, status)});
         self.event("response.output_item.done", done);
     }
 
-    fn text(&mut self, new: &str, scores: Vec<Value>) {
-        if !self.open || !matches!(self.items.last(), Some(Item::Message { .. })) {
-            self.begin_item(Item::Message { text: String::new(), logprobs: Vec::new() });
+    /// Text of an item of this kind: the last one, where it is, else a new one.
+    fn go_on(&mut self, item: Item, new: &str, scores: Vec<Value>) {
+        if !self.open || !self.items.last().is_some_and(|last| last.is_of_kind(&item)) {
+            self.begin_item(item);
         }
+        self.push(new, scores);
+    }
+
+    fn push(&mut self, new: &str, scores: Vec<Value>) {
+        let Some(item) = self.items.last() else { return };
         if self.stream {
-            let mut place = self.place();
-            place["content_index"] = json!(0);
+            let (mut place, name) = (self.place(), format!("response.{}.delta", item.events()));
             place["delta"] = new.into();
-            place["logprobs"] = scores.clone().into();
-            self.event("response.output_text.delta", place);
+            if matches!(item, Item::Message { .. }) {
+                place["logprobs"] = scores.clone().into();
+            }
+            self.event(&name, place);
         }
-        if let Some(Item::Message { text, logprobs }) = self.items.last_mut() {
-            text.push_str(new);
-            logprobs.extend(scores);
+        if let Some(item) = self.items.last_mut() {
+            item.push(new, scores);
         }
+    }
+
+    fn piece(&mut self, piece: &Piece) {
+        match piece {
+            Piece::Content(text) => {
+                let scores = std::mem::take(&mut self.scores);
+                self.go_on(Item::message(), text, scores);
+            }
+            Piece::Reasoning(text) => self.go_on(Item::Reasoning { text: String::new() }, text, Vec::new()),
+            Piece::Call { id, name, .. } => {
+                self.begin_item(Item::Call { id: id.clone(), name: name.clone(), arguments: String::new() });
+            }
+            Piece::Arguments { text, .. } => self.push(text, Vec::new()),
+        }
+    }
+
+    /// News of an answer in pieces. Log probabilities are those of a message's text: what belongs to other pieces is dropped.
+    fn pieces(&mut self, pieces: &[Piece], scores: Vec<Value>) {
+        self.scores.extend(scores);
+        if !pieces.is_empty() && !pieces.iter().any(|piece| matches!(piece, Piece::Content(_))) {
+            self.scores.clear();
+        }
+        pieces.iter().for_each(|piece| self.piece(piece));
     }
 
     fn response(&self, status: &str, usage: Value) -> Value {
@@ -172,15 +199,6 @@ impl Told {
     }
 }
 
-/// The one part of an item.
-fn part(item: &Item) -> Value {
-    match item {
-        Item::Message { text, logprobs } => {
-            json!({"type": "output_text", "text": text, "annotations": [], "logprobs": logprobs})
-        }
-    }
-}
-
 impl Teller for Told {
     fn begin(&mut self, _index: usize, _cached: u64) {
         if self.stream {
@@ -191,14 +209,23 @@ impl Teller for Told {
     }
 
     fn delta(&mut self, _index: usize, delta: &Delta, _offset: usize) {
-        self.text(&delta.text, logprob_entries(&delta.logprobs, &self.table));
+        let scores = logprob_entries(&delta.logprobs, &self.table);
+        if self.parsed {
+            self.pieces(&delta.pieces, scores);
+        } else {
+            self.go_on(Item::message(), &delta.text, scores);
+        }
     }
 
     fn finish(&mut self, _index: usize, ended: Ended) {
         self.incomplete = ended.reason == Reason::Length;
         if self.items.is_empty() {
             // An answer without a word is an empty message.
-            self.begin_item(Item::Message { text: String::new(), logprobs: Vec::new() });
+            self.begin_item(Item::message());
+        }
+        let scores = std::mem::take(&mut self.scores);
+        if !scores.is_empty() && self.open && matches!(self.items.last(), Some(Item::Message { .. })) {
+            self.push("", scores);
         }
         self.end_item(self.status());
     }
