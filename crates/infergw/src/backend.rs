@@ -40,6 +40,14 @@ impl Backend {
         }
     }
 
+    /// Its address, for operators.
+    pub fn url(&self) -> String {
+        match self {
+            Backend::Http(backend) => backend.url(),
+            Backend::Engine(backend) => backend.handshake_address().to_owned(),
+        }
+    }
+
     /// Whether questions for `model` can go here, ready or not.
     pub fn serves(&self, model: &str) -> bool {
         self.fitness(model) != Fitness::OtherModel

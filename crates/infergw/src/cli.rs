@@ -6,10 +6,11 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
 
-use crate::config::load::{LoadError, load};
+use crate::config::load::{DEFAULT_FILE, LoadError, load};
 use crate::config::{
     ApiKey, Config, EngineGroup, LogFormat, RankLoss, ReasoningParser, ToolParser, Upstream, duration, size,
 };
+use crate::reload::Source;
 
 /// The front door of self-hosted LLM inference.
 ///
@@ -49,7 +50,7 @@ pub enum Command {
 }
 
 /// The flags of `serve` and `check`.
-#[derive(Debug, Default, Args)]
+#[derive(Debug, Clone, Default, Args)]
 pub struct ServeFlags {
     /// The configuration file [default: ./infergw.toml if there is one]
     #[arg(long, value_name = "FILE", env = "INFERGW_CONFIG")]
@@ -166,6 +167,12 @@ impl ServeFlags {
             config.demo.model = file.or(config.demo.model);
         }
         Ok(config)
+    }
+
+    /// Where the effective configuration comes from, to read it again later.
+    pub fn source(self) -> Source {
+        let file = self.config.clone().unwrap_or_else(|| DEFAULT_FILE.into());
+        Source::new(file, move || self.clone().effective())
     }
 }
 

@@ -33,6 +33,8 @@ pub struct Config {
     pub engines: Vec<EngineGroup>,
     /// What is special about a model. One without an entry is served as its backends list it.
     pub models: Vec<Model>,
+    /// HTTP backends that are named outside this file and come and go while the gateway runs, see docs/changing-backends.md.
+    pub discovery: Discovery,
     /// How a backend is chosen for a request.
     pub routing: Routing,
     /// Trying elsewhere what failed before anything went to the client (R4).
@@ -266,6 +268,54 @@ impl std::fmt::Debug for Upstream {
             .field("url", &self.url)
             .field("models", &self.models)
             .finish_non_exhaustive()
+    }
+}
+
+/// HTTP backends that are named outside this file and come and go while the gateway runs.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Discovery {
+    /// A file with more `[[backends]]`: TOML, or JSON where its name ends in .json. It is read again when it has changed.
+    pub file: Option<PathBuf>,
+    /// DNS names each of whose addresses is a backend: { host = "vllm.default.svc", port = 8000, name = "vllm" }.
+    /// They are named after `name`, with a number; `models`, `weight` and `key` can stand there as in `[[backends]]`.
+    /// Addresses of the first family are taken that has any, IPv4 before IPv6.
+    pub dns: Vec<DnsName>,
+    /// How often DNS is asked.
+    #[serde(with = "crate::config::duration")]
+    pub interval: Duration,
+}
+
+impl Default for Discovery {
+    fn default() -> Self {
+        Self { file: None, dns: Vec::new(), interval: Duration::from_secs(10) }
+    }
+}
+
+/// A DNS name each of whose addresses is a backend.
+#[derive(Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DnsName {
+    /// The name that is looked up.
+    pub host: String,
+    /// Where the backends listen.
+    pub port: u16,
+    /// What the backends are named after, with a number.
+    pub name: String,
+    /// See [`Upstream::models`].
+    #[serde(default)]
+    pub models: Vec<String>,
+    /// See [`Upstream::weight`].
+    #[serde(default)]
+    pub weight: Option<f64>,
+    /// See [`Upstream::key`].
+    #[serde(default, skip_serializing)]
+    pub key: Option<String>,
+}
+
+impl std::fmt::Debug for DnsName {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("DnsName").field("host", &self.host).field("port", &self.port).finish_non_exhaustive()
     }
 }
 

@@ -27,6 +27,7 @@ pub mod cli;
 pub mod config;
 #[cfg(feature = "demo")]
 pub mod demo;
+pub mod discovery;
 pub mod drain;
 #[cfg(feature = "demo")]
 pub mod engine_command;
@@ -34,6 +35,7 @@ pub mod health;
 pub mod hop_by_hop;
 pub mod logging;
 pub mod observe;
+pub mod reload;
 pub mod serve;
 pub mod types;
 pub mod workers;
@@ -46,15 +48,15 @@ use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
 use admit::Admission;
+use backend::StartError;
 use backend::engine::EngineBackend;
-use backend::http::HttpBackend;
-use backend::{Backend, StartError};
 use coalesce::Flights;
 use coalesce::log::Bounds;
 use config::Config;
 use drain::{Drain, Phase};
 use observe::Metrics;
 use pool::Pool;
+use reload::{Reload, Source};
 use workers::Workers;
 
 /// A gateway: what all its connections share.
@@ -72,6 +74,8 @@ pub struct Gateway {
     pub flights: Flights,
     /// Its way down.
     pub drain: Arc<Drain>,
+    /// The way to another configuration.
+    pub reload: Reload,
     /// The threads that serve its connections.
     pub workers: Workers,
 }
@@ -106,14 +110,11 @@ impl Gateway {
             listener.local_addr().map_err(|error| StartError(format!("the listener has no address: {error}")))?;
         config.check().map_err(|contradiction| StartError(contradiction.0))?;
         let metrics = Arc::new(Metrics::new());
-        let mut backends = Vec::new();
-        for upstream in &config.backends {
-            backends.push(Backend::Http(Box::new(HttpBackend::start(upstream, &config.timeouts, &config.limits)?)));
-        }
+        let mut engines = Vec::new();
         for group in &config.engines {
             let counters = metrics.tokenizing.clone();
             let started = EngineBackend::counting(group, &config.text, &config.timeouts, counters).await?;
-            backends.push(Backend::Engine(Box::new(started)));
+            engines.push(started);
         }
         let drain = Arc::new(Drain::default());
         let bounds = Bounds {
@@ -121,9 +122,13 @@ impl Gateway {
             join_age: config.coalesce.join_age,
             max_subscribers: config.coalesce.max_subscribers,
         };
+        let pool = Arc::new(Pool::new(&config, engines, Arc::clone(&metrics), Arc::clone(&drain))?);
+        let reload = Reload::new(Arc::clone(&pool), metrics.reloads.clone());
+        reload.discover(&config).await;
         let gateway = Arc::new(Gateway {
             admission: Admission::new(&config.keys),
-            pool: Arc::new(Pool::new(&config, backends, Arc::clone(&metrics), Arc::clone(&drain))),
+            pool,
+            reload,
             flights: Flights::counting(bounds, config.coalesce.total, metrics.sharing.clone())
                 .remembering(config.coalesce.remember),
             metrics,
@@ -135,7 +140,7 @@ impl Gateway {
         if let Some(admin) = admin {
             tasks.push(tokio::spawn(listen::serve(Arc::clone(&gateway), admin, admin::answer)));
         }
-        Ok(Running { gateway, address, tasks })
+        Ok(Running { gateway, address, tasks, watch: None })
     }
 }
 
@@ -145,12 +150,21 @@ pub struct Running {
     gateway: Arc<Gateway>,
     address: SocketAddr,
     tasks: Vec<JoinHandle<()>>,
+    watch: Option<JoinHandle<()>>,
 }
 
 impl Running {
     /// The address that clients connect to.
     pub fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// Read the configuration again from `source` when its file changes, or when [`Reload::now`] is called. `in_force` is what
+    /// `source` said when this gateway was made of it.
+    pub async fn reload_from(&mut self, source: Source, in_force: Config) {
+        self.gateway.reload.from(source, in_force).await;
+        let gateway = Arc::clone(&self.gateway);
+        self.watch = Some(tokio::spawn(async move { gateway.reload.watch().await }));
     }
 
     /// The gateway itself.
@@ -185,7 +199,7 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        for task in &self.tasks {
+        for task in self.tasks.iter().chain(&self.watch) {
             task.abort();
         }
     }

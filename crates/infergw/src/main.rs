@@ -9,6 +9,7 @@ use clap::Parser;
 use infergw::cli::{Cli, Command};
 use infergw::config::Config;
 use infergw::logging;
+use infergw::reload::Source;
 use infergw::serve::Served;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
@@ -25,8 +26,8 @@ async fn main() -> ExitCode {
             Ok(_writing) => (infergw::engine_command::run(args).await, 1),
             Err(error) => (Err(error.into()), BAD_CONFIG),
         },
-        Command::Serve(flags) => match flags.effective() {
-            Ok(config) => (serve(config).await, 1),
+        Command::Serve(flags) => match flags.clone().effective() {
+            Ok(config) => (serve(config, flags.source()).await, 1),
             Err(error) => (Err(error.into()), BAD_CONFIG),
         },
     };
@@ -40,16 +41,22 @@ async fn main() -> ExitCode {
     }
 }
 
-async fn serve(config: Config) -> anyhow::Result<()> {
+async fn serve(config: Config, source: Source) -> anyhow::Result<()> {
     let _writing = logging::start(&config.log)?;
     // Before anything else, so that a signal at start-up ends it too (R7).
     let (mut term, mut int) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    let mut hangup = signal(SignalKind::hangup())?;
     let served = tokio::select! {
-        served = Served::start(config) => served?,
+        served = Served::start(config, source) => served?,
         () = either(&mut term, &mut int) => return Ok(()),
     };
     tracing::info!(address = %served.address(), "listening; ask GET /readyz whether a backend can serve");
-    either(&mut term, &mut int).await;
+    loop {
+        tokio::select! {
+            () = either(&mut term, &mut int) => break,
+            _ = hangup.recv() => served.reload().await,
+        }
+    }
     tokio::select! {
         () = served.drain() => Ok(()),
         () = either(&mut term, &mut int) => bail!("a second signal: stopped at once"),

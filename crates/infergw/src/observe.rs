@@ -11,11 +11,13 @@ use crate::types::{Cause, End, Role};
 
 pub mod backends;
 pub mod metrics;
+pub mod reloads;
 pub mod sharing;
 pub mod tokenizing;
 
 pub use backends::{BackendMetrics, Backends};
 pub use metrics::Metrics;
+pub use reloads::Reloads;
 pub use sharing::Sharing;
 pub use tokenizing::Tokenizing;
 

@@ -2,29 +2,38 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use arc_swap::ArcSwap;
 use http::HeaderValue;
+use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep};
 
 use crate::api::error::ApiError;
-use crate::backend::Backend;
+use crate::backend::engine::EngineBackend;
+use crate::backend::{Backend, StartError};
 use crate::coalesce::flight::FlightWriter;
-use crate::config::Config;
+use crate::config::{self, Config};
 use crate::drain::{Drain, Phase};
 use crate::observe::Metrics;
 use crate::types::{Cause, Failure, Question, Stamp};
 
 mod breaker;
+mod change;
 mod member;
 mod models;
 pub mod policy;
 mod retry;
+mod roster;
 
-use member::{Member, Place};
+use change::Sources;
+pub use change::{ChangeError, Changed};
+use member::{Duty, Member};
 use models::Models;
-use policy::Candidate;
+use policy::Policy;
 use retry::{Budget, may_retry};
+use roster::Roster;
+pub use roster::{Origin, Seen};
 
 /// Seconds after which a client may ask again when no backend is ready.
 const RETRY_AFTER: u64 = 2;
@@ -32,11 +41,16 @@ const RETRY_AFTER: u64 = 2;
 /// All backends.
 #[derive(Debug)]
 pub struct Pool {
-    members: Vec<Member>,
-    models: Models,
-    budget: Budget,
+    roster: ArcSwap<Roster>,
+    /// Locked by changes, never by requests.
+    sources: Mutex<Sources>,
+    breaker: config::Breaker,
+    timeouts: config::Timeouts,
+    limits: config::Limits,
     metrics: Arc<Metrics>,
     drain: Arc<Drain>,
+    /// Where what backends do beside their requests runs.
+    runtime: Handle,
 }
 
 /// Why the gateway is not ready.
@@ -47,37 +61,58 @@ pub struct NotReady {
 }
 
 impl Pool {
-    /// A pool of these backends, in the order of [`Config::backend_names`].
-    pub fn new(config: &Config, backends: Vec<Backend>, metrics: Arc<Metrics>, drain: Arc<Drain>) -> Self {
-        let names = config.backend_names();
-        let weights = config.backends.iter().map(|backend| backend.weight.unwrap_or(1.0)).chain(std::iter::repeat(1.0));
-        let members = names.iter().zip(weights).zip(backends);
-        let members = members.map(|((name, weight), backend)| {
-            let name = Arc::from(name.as_str());
+    /// A pool of these engine groups, in the order of the configuration, and of the HTTP backends that it names.
+    ///
+    /// # Errors
+    /// An HTTP backend that cannot be started.
+    pub fn new(
+        config: &Config,
+        engines: Vec<EngineBackend>,
+        metrics: Arc<Metrics>,
+        drain: Arc<Drain>,
+    ) -> Result<Self, StartError> {
+        let names = config.backend_names().into_iter().skip(config.backends.len());
+        let member = |(slot, (name, group)): (usize, (String, EngineBackend))| {
+            let name = Arc::from(name);
             let own = metrics.backends.of(&name);
-            Member::new(name, weight, backend, config.breaker.clone(), own)
-        });
-        let members = members.collect();
-        let (models, budget) = (Models::new(&config.models, &config.routing), Budget::new(&config.retries));
-        Self { members, models, budget, metrics, drain }
+            let backend = Backend::Engine(Box::new(group));
+            Arc::new(Member::new((name, Origin::Engines, slot), 1.0, backend, config.breaker.clone(), own))
+        };
+        let roster = Roster {
+            members: names.zip(engines).enumerate().map(member).collect(),
+            models: Arc::new(Models::new(&[], &config.routing)),
+            budget: Arc::new(Budget::new(&config::Retries::default())),
+        };
+        let pool = Self {
+            roster: ArcSwap::from_pointee(roster),
+            sources: Mutex::default(),
+            breaker: config.breaker.clone(),
+            timeouts: config.timeouts.clone(),
+            limits: config.limits.clone(),
+            metrics,
+            drain,
+            runtime: Handle::current(),
+        };
+        pool.reconfigure(config).map_err(|error| StartError(error.to_string()))?;
+        Ok(pool)
+    }
+
+    fn sources(&self) -> MutexGuard<'_, Sources> {
+        self.sources.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The models that clients can ask for, sorted; aliases are among them.
     pub fn models(&self) -> BTreeSet<String> {
-        let mut names = self.listed();
-        self.models.add_names(&mut names, |model| self.serves(model));
+        let roster = self.roster.load();
+        let mut names = roster.listed();
+        roster.models.add_names(&mut names, |model| roster.serves(model));
         names
     }
 
-    /// The models that backends list.
-    fn listed(&self) -> BTreeSet<String> {
-        self.members.iter().flat_map(|member| member.backend.status().models).collect()
-    }
-
     /// The handshake address of the first engine group, as bound.
-    pub fn handshake_address(&self) -> Option<&str> {
-        self.members.iter().find_map(|member| match &member.backend {
-            Backend::Engine(group) => Some(group.handshake_address()),
+    pub fn handshake_address(&self) -> Option<String> {
+        self.roster.load().members.iter().find_map(|member| match &member.backend {
+            Backend::Engine(group) => Some(group.handshake_address().to_owned()),
             Backend::Http(_) => None,
         })
     }
@@ -87,7 +122,8 @@ impl Pool {
     /// # Errors
     /// 404 for a model that no backend has.
     pub fn check_model(&self, model: &str) -> Result<(), ApiError> {
-        if self.models.meant(model).any(|model| self.serves(model)) {
+        let roster = self.roster.load();
+        if roster.models.meant(model).any(|model| roster.serves(model)) {
             return Ok(());
         }
         Err(ApiError::model_not_found(model))
@@ -98,7 +134,7 @@ impl Pool {
     /// # Errors
     /// 400 where there are several, 503 where none is known yet.
     pub fn only_model(&self) -> Result<String, ApiError> {
-        let mut models = self.listed();
+        let mut models = self.roster.load().listed();
         match (models.pop_first(), models.is_empty()) {
             (Some(model), true) => Ok(model),
             (Some(_), false) => {
@@ -110,7 +146,8 @@ impl Pool {
 
     /// The name of a model that the configuration or a backend lists; `None` where only the client has named it (O1).
     pub fn label(&self, model: &str) -> Option<Arc<str>> {
-        self.models.label(model).or_else(|| self.members.iter().find_map(|member| member.backend.label(model)))
+        let roster = self.roster.load();
+        roster.models.label(model).or_else(|| roster.members.iter().find_map(|member| member.backend.label(model)))
     }
 
     /// Ready when a backend can serve.
@@ -118,9 +155,13 @@ impl Pool {
     /// # Errors
     /// The reasons, where none can.
     pub fn ready(&self) -> Result<(), NotReady> {
-        let now = Instant::now();
-        let reasons: Vec<_> = self.members.iter().map_while(|member| unfit(member, now)).collect();
-        if reasons.len() < self.members.len() { Ok(()) } else { Err(NotReady { reasons }) }
+        let (roster, now) = (self.roster.load(), Instant::now());
+        let reasons: Vec<_> = roster.members.iter().map_while(|member| unfit(member, now)).collect();
+        match (reasons.len() < roster.members.len(), roster.members.is_empty()) {
+            (true, _) => Ok(()),
+            (false, true) => Err(NotReady { reasons: vec!["there is no backend".into()] }),
+            (false, false) => Err(NotReady { reasons }),
+        }
     }
 
     /// Answer `question` into `writer`: on a ready backend that the model's policy chooses, and where that fails before anything has gone to
@@ -140,12 +181,14 @@ impl Pool {
 
     /// The models that may answer, one after the other, each on the backends that serve it.
     async fn run(&self, question: &Question, writer: &mut FlightWriter) -> Result<(), Failure> {
-        self.budget.deposit();
-        let mut round = Round { tried: Vec::new(), failed: None };
-        for (place, model) in self.models.meant(&question.model).enumerate() {
-            let as_named = self.named(question, model);
+        // Not the roster itself: who left it must not be held by a request that runs elsewhere.
+        let (models, budget) = self.roster.load().settings();
+        budget.deposit();
+        let mut round = Round { tried: Vec::new(), failed: None, budget };
+        for (place, model) in models.meant(&question.model).enumerate() {
+            let as_named = named(question, model);
             let fallback = (place > 0).then(|| HeaderValue::from_str(model).ok()).flatten();
-            match self.run_model(&as_named, fallback, &mut round, writer).await {
+            match self.run_model((&as_named, models.policy(model)), fallback, &mut round, writer).await {
                 Step::Over(result) => return result,
                 Step::Next => {}
             }
@@ -156,26 +199,30 @@ impl Pool {
     /// On the backends of one model that have not been tried yet, in the order of its policy.
     async fn run_model(
         &self,
-        question: &Question,
+        (question, policy): (&Question, &Policy),
         fallback: Option<HeaderValue>,
         round: &mut Round,
         writer: &mut FlightWriter,
     ) -> Step {
-        let policy = self.models.policy(&question.model);
         let mut asked = None;
         loop {
             let now = Instant::now();
-            let candidates = self.candidates(&question.model, round, now);
+            // Anew for each attempt: a backend that has just left gets none, one that has just come may be the one.
+            let roster = self.roster.load();
+            let candidates = roster.candidates(&question.model, round, now);
             let asked = asked.get_or_insert_with(|| policy.read(&question.model, &question.headers, &question.body));
             let Some(choice) = policy.choose(&candidates, asked, rand::random()) else { return Step::Next };
             let Some(id) = candidates.get(choice.at).map(|candidate| candidate.id) else { return Step::Next };
-            let Some(member) = self.members.get(id) else { return Step::Next };
+            let Some(member) = roster.members.iter().find(|member| member.slot == id).cloned() else {
+                return Step::Next;
+            };
+            drop(roster);
             if let Some(failure) = round.failed.take() {
-                if !self.budget.withdraw(round.tried.len()) {
+                if !round.budget.withdraw(round.tried.len()) {
                     self.metrics.backends.retries_refused.inc();
                     return Step::Over(Err(failure));
                 }
-                let pause = self.budget.pause(round.tried.len(), failure.cause, rand::random());
+                let pause = round.budget.pause(round.tried.len(), failure.cause, rand::random());
                 round.failed = Some(failure);
                 self.metrics.backends.retries.inc();
                 if !pause.is_zero() {
@@ -206,64 +253,38 @@ impl Pool {
         }
     }
 
-    /// The members that a question for `model` can go to and that have not been tried: those that are well, else those that
-    /// have asked to be spared, else those of the last resort.
-    fn candidates(&self, model: &str, round: &Round, now: Instant) -> Vec<Candidate> {
-        let mut ready = Vec::with_capacity(self.members.len());
-        let (mut spared, mut last_resort) = (Vec::new(), Vec::new());
-        for (id, member) in self.members.iter().enumerate().filter(|(id, _)| !round.tried.contains(id)) {
-            match member.place(id, model, now) {
-                Place::Ready(candidate) => ready.push(candidate),
-                Place::Spared(candidate) => spared.push(candidate),
-                Place::LastResort(candidate) => last_resort.push(candidate),
-                Place::Open(_) | Place::Out => {}
-            }
-        }
-        // Where connections were refused a moment ago is tried as long as nothing else has been: it costs no time (S6).
-        let unreached = round.failed.as_ref().is_none_or(|failure| failure.cause == Cause::Unreachable);
-        let asked_to_spare = round.failed.as_ref().is_some_and(|failure| failure.cause == Cause::Busy);
-        match (ready.is_empty(), spared.is_empty()) {
-            (false, _) => ready,
-            // Of those that want to be spared one is asked, not each: what it says goes to the client.
-            (true, false) if !asked_to_spare => spared,
-            _ if unreached => last_resort,
-            _ => ready,
-        }
-    }
-
-    /// The question under the name that backends know its model by.
-    fn named<'a>(&self, question: &'a Question, model: &str) -> Cow<'a, Question> {
-        if question.model == model {
-            return Cow::Borrowed(question);
-        }
-        let mut question = question.clone();
-        if let Some(body) = models::renamed(&question.body, model) {
-            question.body = body;
-        }
-        question.model = model.to_owned();
-        Cow::Owned(question)
-    }
-
-    fn serves(&self, model: &str) -> bool {
-        self.members.iter().any(|member| member.backend.serves(model))
-    }
-
     fn nobody(&self, model: &str) -> Failure {
         if self.check_model(model).is_err() {
             return Failure::new(Cause::Refused, ApiError::model_not_found(model));
         }
-        let now = Instant::now();
-        let reasons = self.members.iter().filter_map(|member| unfit(member, now)).collect::<Vec<_>>().join("; ");
+        let (roster, now) = (self.roster.load(), Instant::now());
+        let reasons = roster.members.iter().filter_map(|member| unfit(member, now)).collect::<Vec<_>>().join("; ");
         tracing::warn!(%reasons, "no backend is ready");
-        let again = self.members.iter().filter_map(|member| member.open(now).flatten()).min();
+        let again = roster.members.iter().filter_map(|member| member.open(now).flatten()).min();
         let seconds = again.map_or(RETRY_AFTER, |until| until.saturating_duration_since(now).as_secs() + 1);
         let message = "No backend for this model is ready. /readyz says why.";
         Failure::new(Cause::Busy, ApiError::unavailable(message, seconds))
     }
 }
 
+/// The question under the name that backends know its model by.
+fn named<'a>(question: &'a Question, model: &str) -> Cow<'a, Question> {
+    if question.model == model {
+        return Cow::Borrowed(question);
+    }
+    let mut question = question.clone();
+    if let Some(body) = models::renamed(&question.body, model) {
+        question.body = body;
+    }
+    question.model = model.to_owned();
+    Cow::Owned(question)
+}
+
 /// Why a member cannot serve now.
 fn unfit(member: &Member, now: Instant) -> Option<String> {
+    if member.duty() != Duty::Serving {
+        return Some(format!("{} is being drained", member.name));
+    }
     let status = member.backend.status();
     if !status.ready {
         return Some(status.reason);
@@ -276,6 +297,7 @@ struct Round {
     /// The members that were tried: none is tried twice (R4).
     tried: Vec<usize>,
     failed: Option<Failure>,
+    budget: Arc<Budget>,
 }
 
 /// Whether a question is over, or another model may answer it.

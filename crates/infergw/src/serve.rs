@@ -7,6 +7,7 @@ use tokio::net::TcpListener;
 
 use crate::backend::StartError;
 use crate::config::Config;
+use crate::reload::{Source, Trigger};
 use crate::workers::Workers;
 use crate::{Gateway, Running};
 
@@ -38,11 +39,19 @@ pub enum ServeError {
 }
 
 impl Served {
-    /// Bind, start the backends, and the demo engine if it is asked for or nothing else is configured.
+    /// Bind, start the backends, and the demo engine if it is asked for or nothing else is configured. `source` has said
+    /// `config`, and is asked again later.
     ///
     /// # Errors
     /// See [`ServeError`].
-    pub async fn start(config: Config) -> Result<Self, ServeError> {
+    pub async fn start(config: Config, source: Source) -> Result<Self, ServeError> {
+        let in_force = config.clone();
+        let mut served = Self::bound(config).await?;
+        served.running.reload_from(source, in_force).await;
+        Ok(served)
+    }
+
+    async fn bound(config: Config) -> Result<Self, ServeError> {
         let listener = bind(config.server.listen).await?;
         let admin = match config.server.admin {
             Some(address) => Some(bind(address).await?),
@@ -59,7 +68,7 @@ impl Served {
     ) -> Result<Self, ServeError> {
         let workers = Workers::start(config.server.workers).map_err(ServeError::Workers)?;
         let demo = config.demo.clone();
-        let wanted = demo.enabled || (config.backends.is_empty() && config.engines.is_empty());
+        let wanted = demo.enabled || !config.has_backends();
         if !wanted {
             return Ok(Self { running: Gateway::start_on(workers, config, listener, admin).await?, engine: None });
         }
@@ -68,14 +77,14 @@ impl Served {
         // First among the groups, so that its handshake address is known below.
         config.engines.insert(0, group);
         let running = Gateway::start_on(workers, config, listener, admin).await?;
-        let handshake = running.gateway().pool.handshake_address().unwrap_or_default().to_owned();
+        let handshake = running.gateway().pool.handshake_address().unwrap_or_default();
         let engine = crate::demo::launch(&demo, &model, &handshake).await?;
         Ok(Self { running, engine: Some(engine) })
     }
 
     #[cfg(not(feature = "demo"))]
     async fn with_demo(config: Config, listener: TcpListener, admin: Option<TcpListener>) -> Result<Self, ServeError> {
-        if config.backends.is_empty() && config.engines.is_empty() {
+        if !config.has_backends() {
             let message = "There is no backend: give --upstream or --engines (this build has no demo engine).";
             return Err(StartError(message.into()).into());
         }
@@ -86,6 +95,11 @@ impl Served {
     /// The address that clients connect to.
     pub fn address(&self) -> SocketAddr {
         self.running.address()
+    }
+
+    /// Read the configuration again, because of SIGHUP.
+    pub async fn reload(&self) {
+        self.running.gateway().reload.now(Trigger::Signal).await;
     }
 
     /// Shut down without cutting a stream; returns when all has ended.

@@ -10,7 +10,7 @@ use infergw::config::Config;
 use infergw::config::load::parse;
 
 /// What stands for a setting that has no default.
-const EXAMPLES: [(&str, &str); 22] = [
+const EXAMPLES: [(&str, &str); 23] = [
     ("Server.admin", "\"127.0.0.1:9090\""),
     ("ApiKey.key", "\"sk-...\""),
     ("ApiKey.tenant", "\"team-a\""),
@@ -31,6 +31,7 @@ const EXAMPLES: [(&str, &str); 22] = [
     ("EngineGroup.reasoning_parser", "\"auto\""),
     ("EngineGroup.advertise", "\"10.0.0.7\""),
     ("EngineGroup.rank_loss", "\"group\""),
+    ("Discovery.file", "\"/etc/infergw/backends.json\""),
     ("Demo.model", "\".demo/smollm2-135m.gguf\""),
     ("Demo.threads", "1"),
 ];

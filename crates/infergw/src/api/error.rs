@@ -72,6 +72,24 @@ impl ApiError {
         Self::new(StatusCode::BAD_REQUEST, "invalid_request_error", &message, None, Some("unsupported_endpoint"))
     }
 
+    /// 404 for a backend that is not there; for operators.
+    pub fn backend_not_found(name: &str) -> Self {
+        let shown: String = name.chars().take(100).collect();
+        let message = format!("There is no backend '{shown}'. GET /admin/backends lists them.");
+        Self::new(StatusCode::NOT_FOUND, "invalid_request_error", &message, Some("name"), Some("backend_not_found"))
+    }
+
+    /// 409: the change cannot be made to what is there; for operators.
+    pub fn conflict(message: &str, code: &str) -> Self {
+        Self::new(StatusCode::CONFLICT, "invalid_request_error", message, None, Some(code))
+    }
+
+    /// 403 for a change that a web page asks for: a page that an operator looks at must not act in his place.
+    pub fn from_a_page() -> Self {
+        let message = "Changes are not taken from web pages (the request has an Origin header).";
+        Self::new(StatusCode::FORBIDDEN, "permission_error", message, None, Some("cross_origin"))
+    }
+
     /// 405 with the allowed method.
     pub fn method_not_allowed(allow: &'static str) -> Self {
         let message = format!("This path takes {allow} only.");

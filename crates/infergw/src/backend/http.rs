@@ -101,6 +101,16 @@ impl HttpBackend {
         &self.inner.authority
     }
 
+    /// Its address, for the operator.
+    pub fn url(&self) -> String {
+        format!("http://{}{}", self.inner.authority, self.inner.base)
+    }
+
+    /// Serve these models from now on, or, where there are none, those that it lists.
+    pub fn serve(&self, models: Vec<String>) {
+        self.inner.known.fix(models);
+    }
+
     /// A snapshot of this upstream.
     pub fn status(&self) -> BackendStatus {
         let (ready, reason) = match self.inner.known.health() {

@@ -1,8 +1,9 @@
 //! What no setting alone can be wrong about: the rules across settings.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
+use std::time::Duration;
 
-use super::Config;
+use super::{Config, Upstream};
 
 /// Settings that contradict each other.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -22,6 +23,12 @@ impl Config {
         http.chain((1..=self.engines.len()).map(|place| format!("engine-{place}"))).collect()
     }
 
+    /// Whether it names a backend, or somebody who may.
+    pub fn has_backends(&self) -> bool {
+        let named_outside = self.discovery.file.is_some() || !self.discovery.dns.is_empty();
+        named_outside || !self.backends.is_empty() || !self.engines.is_empty()
+    }
+
     /// Check the settings against each other.
     ///
     /// # Errors
@@ -29,20 +36,22 @@ impl Config {
     pub fn check(&self) -> Result<(), Contradiction> {
         let mut seen = HashMap::new();
         for (place, name) in self.backend_names().into_iter().enumerate() {
-            let sane = |b: u8| b.is_ascii_alphanumeric() || b"-_.".contains(&b);
-            if name.is_empty() || name.len() > LONGEST_NAME || !name.bytes().all(sane) {
-                return wrong(format!(
-                    "'{name}' is no name for a backend: it has 1 to {LONGEST_NAME} of the characters A-Z a-z 0-9 - _ ."
-                ));
-            }
+            backend_name(&name)?;
             if let Some(other) = seen.insert(name.clone(), place + 1) {
                 return wrong(format!("backends {other} and {} are both named '{name}'", place + 1));
             }
         }
-        for backend in &self.backends {
-            if backend.weight.is_some_and(|weight| !(weight > 0.0 && weight <= 1e6)) {
-                return wrong("a backend's weight must be above 0, and at most 1000000".into());
+        self.backends.iter().try_for_each(upstream)?;
+        let mut words = HashSet::new();
+        for dns in &self.discovery.dns {
+            backend_name(&dns.name)?;
+            upstream(&Upstream { weight: dns.weight, ..Upstream::default() })?;
+            if !words.insert(&dns.name) {
+                return wrong(format!("two names of discovery.dns have the name '{}'", dns.name));
             }
+        }
+        if !self.discovery.dns.is_empty() && self.discovery.interval < Duration::from_millis(100) {
+            return wrong("discovery.interval must be 100ms or more".into());
         }
         if !(1.0..=1e6).contains(&self.routing.load_bound) {
             return wrong("routing.load_bound must be 1 or more".into());
@@ -78,6 +87,28 @@ impl Config {
         }
         Ok(())
     }
+}
+
+/// Check what a backend's entry says, wherever it stands.
+///
+/// # Errors
+/// A name that cannot stand in headers and metrics, or a weight that is none.
+pub fn upstream(upstream: &Upstream) -> Result<(), Contradiction> {
+    upstream.name.as_deref().map_or(Ok(()), backend_name)?;
+    if upstream.weight.is_some_and(|weight| !(weight > 0.0 && weight <= 1e6)) {
+        return wrong("a backend's weight must be above 0, and at most 1000000".into());
+    }
+    Ok(())
+}
+
+pub(super) fn backend_name(name: &str) -> Result<(), Contradiction> {
+    let sane = |b: u8| b.is_ascii_alphanumeric() || b"-_.".contains(&b);
+    if name.is_empty() || name.len() > LONGEST_NAME || !name.bytes().all(sane) {
+        return wrong(format!(
+            "'{name}' is no name for a backend: it has 1 to {LONGEST_NAME} of the characters A-Z a-z 0-9 - _ ."
+        ));
+    }
+    Ok(())
 }
 
 fn wrong(sentence: String) -> Result<(), Contradiction> {

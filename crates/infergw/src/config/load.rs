@@ -2,8 +2,11 @@
 
 use std::path::{Path, PathBuf};
 
-use super::Config;
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+
 use super::check::Contradiction;
+use super::{Config, Upstream};
 
 /// The file that is read where it exists and none is named.
 pub const DEFAULT_FILE: &str = "infergw.toml";
@@ -60,17 +63,54 @@ pub fn load(file: Option<&Path>) -> Result<Config, LoadError> {
 /// # Errors
 /// [`LoadError::Invalid`], [`LoadError::Contradiction`]
 pub fn parse(file: &Path, text: &str) -> Result<Config, LoadError> {
-    let config: Config = toml::from_str(text).map_err(|error| {
-        let start = error.span().map_or(0, |span| span.start);
-        let line = 1 + text.bytes().take(start).filter(|&byte| byte == b'\n').count();
-        LoadError::Invalid { file: file.to_owned(), line, message: explain(error.message()) }
-    })?;
+    let config: Config = from_toml(file, text)?;
     config.check().map_err(|source| LoadError::Contradiction { file: file.to_owned(), source })?;
     Ok(config)
 }
 
+/// Read the text of a discovery file: `[[backends]]` in TOML, or a list of them, or an object with `backends`, in JSON.
+///
+/// # Errors
+/// [`LoadError::Invalid`], [`LoadError::Contradiction`]
+pub fn parse_backends(file: &Path, text: &str) -> Result<Vec<Upstream>, LoadError> {
+    #[derive(Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct Named {
+        #[serde(default)]
+        backends: Vec<Upstream>,
+    }
+    let backends = if file.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("json")) {
+        match text.trim_ascii_start().starts_with('[') {
+            true => from_json(file, text)?,
+            false => from_json::<Named>(file, text)?.backends,
+        }
+    } else {
+        from_toml::<Named>(file, text)?.backends
+    };
+    let checked = Config { backends, ..Config::default() };
+    checked.check().map_err(|source| LoadError::Contradiction { file: file.to_owned(), source })?;
+    Ok(checked.backends)
+}
+
+fn from_toml<T: DeserializeOwned>(file: &Path, text: &str) -> Result<T, LoadError> {
+    toml::from_str(text).map_err(|error| {
+        let start = error.span().map_or(0, |span| span.start);
+        let line = 1 + text.bytes().take(start).filter(|&byte| byte == b'\n').count();
+        LoadError::Invalid { file: file.to_owned(), line, message: explain(error.message()) }
+    })
+}
+
+fn from_json<T: DeserializeOwned>(file: &Path, text: &str) -> Result<T, LoadError> {
+    serde_json::from_str(text).map_err(|error| {
+        let message = error.to_string();
+        // The place stands beside the file's name already.
+        let message = message.rsplit_once(" at line ").map_or(message.as_str(), |(message, _)| message);
+        LoadError::Invalid { file: file.to_owned(), line: error.line(), message: explain(message) }
+    })
+}
+
 /// Serde's message with the nearest known key in it.
-fn explain(message: &str) -> String {
+pub(crate) fn explain(message: &str) -> String {
     let mut names = message.split('`').skip(1).step_by(2);
     let Some(unknown) = names.next().filter(|_| message.starts_with("unknown field")) else {
         return message.to_owned();
@@ -104,6 +144,21 @@ mod tests {
             "x.toml:3: unknown key 'model'; did you mean 'models'?"
         );
         assert!(fault("qqq = 1").starts_with("x.toml:1: unknown key 'qqq'; the keys here are server, limits"));
+    }
+
+    #[test]
+    fn a_discovery_file_is_toml_or_json() {
+        let toml = parse_backends(Path::new("x"), "[[backends]]\nurl = \"http://a\"\n").unwrap();
+        let list = parse_backends(Path::new("x.json"), r#" [{"url": "http://a"}]"#).unwrap();
+        let object = parse_backends(Path::new("x.json"), r#"{"backends": [{"url": "http://a"}]}"#).unwrap();
+        assert!(toml == list && list == object && list.len() == 1);
+        let fault = |file, text| parse_backends(Path::new(file), text).unwrap_err().to_string();
+        assert_eq!(
+            fault("x.json", "[\n {\"url\": \"http://a\",\n \"model\": []}]"),
+            "x.json:3: unknown key 'model'; did you mean 'models'?"
+        );
+        assert_eq!(fault("x", "[[backend]]\n"), "x:1: unknown key 'backend'; did you mean 'backends'?");
+        assert!(fault("x.json", "[{\"url\": \"http://a\", \"weight\": 0}]").contains("weight must be above 0"));
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! What each backend does. The label is its name from the configuration, or by its place; never its address.
 
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
@@ -27,6 +28,8 @@ pub struct Backends {
     in_flight: Family<Labels, Gauge>,
     breaker: Family<Labels, Gauge>,
     requests: Family<OutcomeLabels, Counter>,
+    /// How many backends of a name there are: one that drains may have a successor. With the last one its series go (M3).
+    bearers: Arc<Mutex<HashMap<Arc<str>, usize>>>,
     /// Attempts on another backend after one that failed.
     pub retries: Counter,
     /// Failures that another backend might have mended, but the budget was used up.
@@ -53,8 +56,9 @@ impl Backends {
         registry.register("model_fallbacks", "Attempts with another model than asked for", self.fallbacks.clone());
     }
 
-    /// The metrics of one backend, found once.
+    /// The metrics of one backend, found once. They are there until this is dropped.
     pub fn of(&self, backend: &Arc<str>) -> BackendMetrics {
+        *self.bearers.lock().unwrap_or_else(PoisonError::into_inner).entry(Arc::clone(backend)).or_default() += 1;
         let labels = Labels { backend: Arc::clone(backend) };
         let outcome =
             |outcome| self.requests.get_or_create(&OutcomeLabels { backend: Arc::clone(backend), outcome }).clone();
@@ -64,6 +68,25 @@ impl Backends {
             ok: outcome("ok"),
             abandoned: outcome("abandoned"),
             failed: CAUSES.map(|(_, name)| outcome(name)),
+            all: self.clone(),
+            name: Arc::clone(backend),
+        }
+    }
+
+    fn forget(&self, backend: &Arc<str>) {
+        let mut bearers = self.bearers.lock().unwrap_or_else(PoisonError::into_inner);
+        let left = bearers.get_mut(backend).map_or(0, |count| {
+            *count = count.saturating_sub(1);
+            *count
+        });
+        if left == 0 {
+            bearers.remove(backend);
+            let labels = Labels { backend: Arc::clone(backend) };
+            self.in_flight.remove(&labels);
+            self.breaker.remove(&labels);
+            for outcome in CAUSES.iter().map(|(_, name)| *name).chain(["ok", "abandoned"]) {
+                self.requests.remove(&OutcomeLabels { backend: Arc::clone(backend), outcome });
+            }
         }
     }
 }
@@ -91,6 +114,14 @@ pub struct BackendMetrics {
     /// Requests whose clients went away first.
     pub abandoned: Counter,
     failed: [Counter; CAUSES.len()],
+    all: Backends,
+    name: Arc<str>,
+}
+
+impl Drop for BackendMetrics {
+    fn drop(&mut self) {
+        self.all.forget(&self.name);
+    }
 }
 
 impl BackendMetrics {

@@ -11,7 +11,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
 
-use super::{Backends, Outcome, Sharing, Tokenizing};
+use super::{Backends, Outcome, Reloads, Sharing, Tokenizing};
 use crate::types::{BackendKind, Cause, Role};
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -50,6 +50,8 @@ pub struct Metrics {
     pub tokenizing: Tokenizing,
     /// What each backend does.
     pub backends: Backends,
+    /// Changes of the configuration.
+    pub reloads: Reloads,
     flights: Gauge,
     log_bytes: Gauge,
     requests: Family<RequestLabels, Counter>,
@@ -77,6 +79,7 @@ impl Metrics {
             sharing: Sharing::default(),
             tokenizing: Tokenizing::default(),
             backends: Backends::default(),
+            reloads: Reloads::default(),
             flights: Gauge::default(),
             log_bytes: Gauge::default(),
             requests: Family::default(),
@@ -100,6 +103,7 @@ impl Metrics {
         metrics.sharing.register(&mut registry);
         metrics.tokenizing.register(&mut registry);
         metrics.backends.register(&mut registry);
+        metrics.reloads.register(&mut registry);
         registry.register("flights", "Flights in the register", metrics.flights.clone());
         registry.register("flight_log_bytes", "Bytes that all flight logs hold", metrics.log_bytes.clone());
         registry.register("flight_failures", "Flights that failed, by cause", metrics.failures.clone());

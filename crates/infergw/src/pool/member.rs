@@ -1,6 +1,6 @@
 //! A backend's place in the pool: its name, its breaker, and what runs on it.
 
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
@@ -11,10 +11,11 @@ use xxhash_rust::xxh3::xxh3_64;
 use super::breaker::{Breaker, Pass, Standing, Verdict};
 use super::policy::Candidate;
 use super::retry::spare;
+use super::roster::{Origin, Seen};
 use crate::backend::{Backend, Fitness};
 use crate::config;
 use crate::observe::BackendMetrics;
-use crate::types::{Cause, Failure};
+use crate::types::{BackendKind, Cause, Failure};
 
 /// One backend of the pool.
 #[derive(Debug)]
@@ -24,8 +25,14 @@ pub(super) struct Member {
     /// The same as a header's value.
     pub(super) stamp: HeaderValue,
     pub(super) backend: Backend,
+    /// Its place for policies that remember: no other member has it while this one lives.
+    pub(super) slot: usize,
+    pub(super) origin: Origin,
+    /// A [`Duty`].
+    duty: AtomicU8,
     identity: u64,
-    weight: f64,
+    /// The bits of an `f64`: it can change while requests run.
+    weight: AtomicU64,
     in_flight: AtomicUsize,
     breaker: Mutex<Breaker>,
     limits: config::Breaker,
@@ -34,6 +41,18 @@ pub(super) struct Member {
     /// The backend's own health has said that it cannot serve.
     down: AtomicBool,
     metrics: BackendMetrics,
+}
+
+/// Whether a member gets requests.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub(super) enum Duty {
+    /// It does.
+    Serving,
+    /// None for now; running ones finish.
+    Draining,
+    /// None any more: it was taken out of the pool, and running ones finish.
+    Left,
 }
 
 /// How a member stands to a question.
@@ -52,20 +71,23 @@ pub(super) enum Place {
 }
 
 impl Member {
-    /// The member of this name and weight, which the configuration's check has found sane.
+    /// The member of this name and weight, which were found sane, in a slot that is free.
     pub(super) fn new(
-        name: Arc<str>,
+        (name, origin, slot): (Arc<str>, Origin, usize),
         weight: f64,
         backend: Backend,
         limits: config::Breaker,
         metrics: BackendMetrics,
     ) -> Self {
         Self {
+            slot,
+            origin,
+            duty: AtomicU8::new(Duty::Serving as u8),
             stamp: HeaderValue::from_str(&name).unwrap_or_else(|_| HeaderValue::from_static("unnamed")),
             identity: xxh3_64(name.as_bytes()),
             name,
             backend,
-            weight,
+            weight: AtomicU64::new(weight.to_bits()),
             in_flight: AtomicUsize::new(0),
             breaker: Mutex::default(),
             limits,
@@ -75,8 +97,82 @@ impl Member {
         }
     }
 
-    /// How it stands to a question for `model`, at place `id` of the pool.
-    pub(super) fn place(&self, id: usize, model: &str, now: Instant) -> Place {
+    /// Whether it gets requests.
+    pub(super) fn duty(&self) -> Duty {
+        match self.duty.load(Ordering::SeqCst) {
+            0 => Duty::Serving,
+            1 => Duty::Draining,
+            _ => Duty::Left,
+        }
+    }
+
+    /// From now on it gets requests, or none. One that has left the pool does not come back.
+    pub(super) fn set_duty(&self, duty: Duty) {
+        if self.duty() != Duty::Left {
+            self.duty.store(duty as u8, Ordering::SeqCst);
+        }
+    }
+
+    /// Requests that run on it.
+    pub(super) fn in_flight(&self) -> usize {
+        self.in_flight.load(Ordering::SeqCst)
+    }
+
+    /// How much it can take beside the others.
+    pub(super) fn weight(&self) -> f64 {
+        f64::from_bits(self.weight.load(Ordering::Relaxed))
+    }
+
+    /// Change that.
+    pub(super) fn set_weight(&self, weight: f64) {
+        self.weight.store(weight.to_bits(), Ordering::Relaxed);
+    }
+
+    /// It comes to others that are warm already: it gets little at first.
+    pub(super) fn is_new(&self) {
+        let now = Instant::now();
+        let mut breaker = self.lock();
+        breaker.returned(now);
+        self.settle(&breaker, now);
+    }
+
+    /// What operators see of it.
+    pub(super) fn seen(&self, now: Instant) -> Seen {
+        let status = self.backend.status();
+        let breaker = match self.lock().standing(now) {
+            Standing::Well => "closed",
+            Standing::Spared => "spared",
+            Standing::Trial | Standing::Tried => "trial",
+            Standing::Open(_) => "open",
+        };
+        let state = match (self.duty(), status.ready) {
+            (Duty::Left, _) => "leaving",
+            (Duty::Draining, _) => "draining",
+            (Duty::Serving, true) => "ready",
+            (Duty::Serving, false) => "not_ready",
+        };
+        Seen {
+            name: self.name.to_string(),
+            kind: match self.backend.kind() {
+                BackendKind::Http => "http",
+                BackendKind::Engine => "engine",
+            },
+            url: self.backend.url(),
+            origin: self.origin.as_str(),
+            models: status.models,
+            weight: self.weight(),
+            state,
+            reason: status.reason,
+            breaker,
+            in_flight: self.in_flight(),
+        }
+    }
+
+    /// How it stands to a question for `model`.
+    pub(super) fn place(&self, model: &str, now: Instant) -> Place {
+        if self.duty() != Duty::Serving {
+            return Place::Out;
+        }
         let fitness = self.backend.fitness(model);
         match fitness {
             Fitness::OtherModel => return Place::Out,
@@ -102,7 +198,7 @@ impl Member {
             (breaker.standing(now), breaker.share(now, &self.limits))
         };
         let in_flight = self.in_flight.load(Ordering::Relaxed);
-        let candidate = Candidate { id, identity: self.identity, in_flight, weight: self.weight, share };
+        let candidate = Candidate { id: self.slot, identity: self.identity, in_flight, weight: self.weight(), share };
         match (fitness, standing) {
             (Fitness::Down | Fitness::OtherModel, _) => Place::Out,
             (Fitness::LastResort, _) => Place::LastResort(candidate),
@@ -125,8 +221,15 @@ impl Member {
         }
     }
 
-    /// Count a request in; `None` where another one has become the trial in the meantime.
+    /// Count a request in; `None` where another one has become the trial in the meantime, or it was taken out.
     pub(super) fn enter(&self, now: Instant) -> Option<Running<'_>> {
+        // Counted before the duty is looked at: whoever takes it out sees the request, or the request sees that.
+        self.in_flight.fetch_add(1, Ordering::SeqCst);
+        self.metrics.in_flight.inc();
+        let mut running = Running { member: self, pass: None, entered: false, ended: false };
+        if self.duty() != Duty::Serving {
+            return None;
+        }
         let pass = if self.calm.load(Ordering::Relaxed) {
             None
         } else {
@@ -138,9 +241,8 @@ impl Member {
             self.settle(&breaker, now);
             Some(pass)
         };
-        self.in_flight.fetch_add(1, Ordering::Relaxed);
-        self.metrics.in_flight.inc();
-        Some(Running { member: self, pass, ended: false })
+        (running.pass, running.entered) = (pass, true);
+        Some(running)
     }
 
     fn left(&self, pass: Option<Pass>, verdict: Verdict) {
@@ -180,6 +282,8 @@ impl Member {
 pub(super) struct Running<'a> {
     member: &'a Member,
     pass: Option<Pass>,
+    /// It was let in.
+    entered: bool,
     ended: bool,
 }
 
@@ -203,9 +307,9 @@ impl Running<'_> {
 
 impl Drop for Running<'_> {
     fn drop(&mut self) {
-        self.member.in_flight.fetch_sub(1, Ordering::Relaxed);
+        self.member.in_flight.fetch_sub(1, Ordering::SeqCst);
         self.member.metrics.in_flight.dec();
-        if !self.ended {
+        if self.entered && !self.ended {
             self.member.metrics.abandoned.inc();
             self.member.left(self.pass, Verdict::Nothing);
         }

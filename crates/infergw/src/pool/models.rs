@@ -9,15 +9,19 @@ use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
 use super::policy::Policy;
-use crate::config::{Model, Routing};
+use crate::config::{Model, PolicyName, Routing};
 
 /// The models that the configuration says something about, under all their names.
 #[derive(Debug)]
 pub(super) struct Models {
     by_name: HashMap<Arc<str>, Arc<Entry>>,
     /// For all models that have no policy of their own.
-    policy: Policy,
+    policy: Named,
+    routing: Routing,
 }
+
+/// A policy under its name. It outlives the configuration that it came with: what it remembers is worth keeping.
+type Named = (PolicyName, Arc<Policy>);
 
 /// One model of the configuration.
 #[derive(Debug)]
@@ -26,12 +30,22 @@ pub(super) struct Entry {
     pub(super) name: Arc<str>,
     /// The models that may answer instead, by their names at their backends.
     pub(super) fallbacks: Vec<Arc<str>>,
-    policy: Option<Policy>,
+    policy: Option<Named>,
 }
 
 impl Models {
     /// The models of a configuration that was checked: no name stands twice.
     pub(super) fn new(models: &[Model], routing: &Routing) -> Self {
+        Self::succeeding(None, models, routing)
+    }
+
+    /// The same after `before`, whose policies go on with what they remember where their settings have not changed.
+    pub(super) fn succeeding(before: Option<&Self>, models: &[Model], routing: &Routing) -> Self {
+        let before = before.filter(|before| Routing { policy: routing.policy, ..before.routing.clone() } == *routing);
+        let kept = |old: Option<&Named>, name: PolicyName| match old {
+            Some(old) if old.0 == name => old.clone(),
+            _ => (name, Arc::new(Policy::new(name, routing))),
+        };
         let mut served: HashMap<&str, &str> = HashMap::new();
         for model in models {
             served.extend(model.aliases.iter().map(|alias| (alias.as_str(), model.name.as_str())));
@@ -40,13 +54,15 @@ impl Models {
         for model in models {
             let meant = |name: &String| Arc::from(served.get(name.as_str()).copied().unwrap_or(name));
             let fallbacks = model.fallbacks.iter().map(meant).collect();
-            let policy = model.policy.map(|name| Policy::new(name, routing));
+            let old = before.and_then(|before| before.get(&model.name)?.policy.as_ref());
+            let policy = model.policy.map(|name| kept(old, name));
             let entry = Arc::new(Entry { name: Arc::from(model.name.as_str()), fallbacks, policy });
             for name in std::iter::once(&model.name).chain(&model.aliases) {
                 by_name.insert(Arc::from(name.as_str()), Arc::clone(&entry));
             }
         }
-        Self { by_name, policy: Policy::new(routing.policy, routing) }
+        let policy = kept(before.map(|before| &before.policy), routing.policy);
+        Self { by_name, policy, routing: routing.clone() }
     }
 
     /// What the configuration says about a name.
@@ -63,7 +79,8 @@ impl Models {
 
     /// The policy for a model, by its name at its backends.
     pub(super) fn policy(&self, model: &str) -> &Policy {
-        self.get(model).and_then(|entry| entry.policy.as_ref()).unwrap_or(&self.policy)
+        let own = self.get(model).and_then(|entry| entry.policy.as_ref());
+        &own.unwrap_or(&self.policy).1
     }
 
     /// The name as it stands in the configuration (O1).
@@ -147,6 +164,21 @@ mod tests {
         );
         assert_eq!(rename(r#"{"model":"a","model":"b"}"#).unwrap(), r#"{"model":"a","model":"org/\"m\""}"#);
         assert_eq!(rename(r#"{"text":"x"}"#), None);
+    }
+
+    #[test]
+    fn policies_keep_what_they_remember_while_their_settings_are_the_same() {
+        let model = |policy| Model { name: "m".into(), policy, ..Model::default() };
+        let routing = Routing::default();
+        let first = Models::new(&[model(Some(PolicyName::PrefixAffinity))], &routing);
+        let same = |models: &Models, name: &str| std::ptr::eq(first.policy(name), models.policy(name));
+        let other = Model { name: "n".into(), ..Model::default() };
+        let second = Models::succeeding(Some(&first), &[other, model(Some(PolicyName::PrefixAffinity))], &routing);
+        assert!(same(&second, "m") && same(&second, "unheard"));
+        let changed = Models::succeeding(Some(&first), &[model(Some(PolicyName::Hash))], &routing);
+        assert!(!same(&changed, "m") && same(&changed, "unheard"));
+        let routing = Routing { load_bound: 2.0, ..routing };
+        assert!(!same(&Models::succeeding(Some(&first), &[], &routing), "unheard"));
     }
 
     #[test]

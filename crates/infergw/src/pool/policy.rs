@@ -24,7 +24,7 @@ use weighted::Weighted;
 /// A backend that can take the question.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Candidate {
-    /// Its place in the pool: small, and the same for the pool's life.
+    /// Its place in the pool: small, and the same for as long as the backend stays. A later one may get it after that.
     pub id: usize,
     /// What is the same for this backend in every gateway and after every restart: a hash of its name.
     pub identity: u64,

@@ -10,6 +10,7 @@ mod drain;
 mod endpoints;
 mod models;
 mod recovery;
+mod reload;
 mod resources;
 mod routing;
 mod security;

@@ -46,25 +46,36 @@ pub(super) enum Health {
 #[derive(Debug)]
 pub(super) struct Known {
     state: RwLock<State>,
-    /// The configuration names the models: its own list is not asked for.
-    fixed: bool,
 }
 
 #[derive(Debug)]
 struct State {
     health: Health,
+    /// The configuration names the models: its own list is not asked for.
+    fixed: bool,
     /// Sorted. Empty: takes any model.
     models: Arc<[Arc<str>]>,
 }
 
 impl Known {
     /// Nothing but the models that the configuration names.
-    pub(super) fn new(mut models: Vec<String>) -> Self {
-        models.sort();
-        let fixed = !models.is_empty();
-        let models = models.into_iter().map(Arc::from).collect();
-        let state = State { health: Health::Unknown, models };
-        Self { state: RwLock::new(state), fixed }
+    pub(super) fn new(models: Vec<String>) -> Self {
+        let state = State { health: Health::Unknown, fixed: !models.is_empty(), models: sorted(models) };
+        Self { state: RwLock::new(state) }
+    }
+
+    /// The configuration names other models now. Where it names none any more, those that it named before are served until the
+    /// upstream's own list is there.
+    pub(super) fn fix(&self, models: Vec<String>) {
+        let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
+        state.fixed = !models.is_empty();
+        if state.fixed {
+            state.models = sorted(models);
+        }
+    }
+
+    fn is_fixed(&self) -> bool {
+        self.read().fixed
     }
 
     pub(super) fn health(&self) -> Health {
@@ -109,18 +120,26 @@ impl Known {
         }
     }
 
-    fn learned(&self, mut models: Vec<String>) {
-        models.sort();
-        models.dedup();
-        if !self.read().models.iter().map(|known| &**known).eq(models.iter().map(String::as_str)) {
-            let models = models.into_iter().map(Arc::from).collect();
-            self.state.write().unwrap_or_else(PoisonError::into_inner).models = models;
+    fn learned(&self, models: Vec<String>) {
+        let models = sorted(models);
+        if self.read().models != models {
+            let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
+            // The configuration may have named them while the list was on its way.
+            if !state.fixed {
+                state.models = models;
+            }
         }
     }
 
     fn read(&self) -> std::sync::RwLockReadGuard<'_, State> {
         self.state.read().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+fn sorted(mut models: Vec<String>) -> Arc<[Arc<str>]> {
+    models.sort();
+    models.dedup();
+    models.into_iter().map(Arc::from).collect()
 }
 
 /// The probe in the background; dropping it ends it.
@@ -172,7 +191,7 @@ async fn probe(upstream: &Inner) -> Result<Option<Vec<String>>, ()> {
         request
     };
     let mut exchange = upstream.connections.send(request).await.map_err(|_| ())?;
-    let listed = exchange.head.status == StatusCode::OK && !upstream.known.fixed;
+    let listed = exchange.head.status == StatusCode::OK && !upstream.known.is_fixed();
     let Ok(body) = collect(&mut exchange, MAX_LISTING).await else { return Ok(None) };
     upstream.connections.recycle(exchange);
     Ok(if listed { models_of(&body) } else { None })
@@ -220,6 +239,18 @@ mod tests {
         assert!(Known::new(vec![]).serves("anything"));
         let known = Known::new(vec!["b".into(), "a".into()]);
         assert!(known.serves("a") && known.serves("b") && !known.serves("c"));
+    }
+
+    #[test]
+    fn what_the_configuration_names_can_change() {
+        let known = Known::new(vec!["a".into()]);
+        known.learned(vec!["x".into()]);
+        known.fix(vec!["b".into()]);
+        assert!(known.serves("b") && !known.serves("a") && !known.serves("x"));
+        known.fix(vec![]);
+        assert!(known.serves("b") && !known.serves("x"), "not any model while the list is awaited");
+        known.learned(vec!["x".into()]);
+        assert!(known.serves("x") && !known.serves("b"));
     }
 
     #[test]
