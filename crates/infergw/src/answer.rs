@@ -16,8 +16,10 @@ use crate::Gateway;
 use crate::api::error::ApiError;
 use crate::api::route::Route;
 use crate::api::{self, body, header};
+use crate::coalesce::Passage;
 use crate::coalesce::key::Key;
 use crate::coalesce::log::{About, Cursor};
+use crate::coalesce::resume::{Claim, EventId};
 use crate::config::Sharing;
 use crate::health;
 use crate::observe::sharing::generated_tokens;
@@ -25,8 +27,12 @@ use crate::observe::{Outcome, Record};
 use crate::reply::{self, KeepAlive, Reply};
 use crate::types::{Bypass, Caller, Endpoint, Head, Question, Role};
 
+mod resume;
+
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 const COALESCE: HeaderName = HeaderName::from_static(header::COALESCE);
+/// The id of the stream, where its client can come back to it.
+const STREAM: HeaderName = HeaderName::from_static("x-infergw-stream");
 
 /// Answer one request. Never fails: every fault has its response.
 pub async fn answer<B>(gateway: Arc<Gateway>, request: Request<B>) -> Response<Reply>
@@ -69,6 +75,10 @@ where
         (Route::Metrics, _) => Err(ApiError::unknown_path()),
         (Route::Models, _) => Ok(health::models(gateway)),
         (Route::Model(model), _) => health::model(gateway, &model),
+        (Route::Stream(stream), Some(caller)) if gateway.flights.resumes() => {
+            resume::stream(gateway, &stream, &request, (caller, Arc::clone(id))).await
+        }
+        (Route::Stream(_), _) => Err(ApiError::unknown_path()),
         (Route::Ask(endpoint), Some(caller)) => generate(gateway, endpoint, request, (caller, Arc::clone(id))).await,
         (Route::Ask(_), None) => Err(ApiError::unauthorized()),
     }
@@ -85,32 +95,38 @@ where
     B: Body<Data = Bytes> + Unpin,
 {
     let mut record = Record::start(&gateway.metrics, endpoint.path(), Arc::clone(&request_id));
-    let question = match ask(gateway, endpoint, request, (caller, request_id)).await {
-        Ok(question) => question,
+    let asked = match ask(gateway, endpoint, request, (caller, request_id)).await {
+        Ok(asked) => asked,
         Err(error) => {
             record.head(error.status);
             record.end(Outcome::Refused);
             return Err(error);
         }
     };
-    let (question, shared) = question;
+    let Asked { question, shared, claim, seen } = asked;
     let model = gateway.pool.label(&question.model);
     record.known(model.clone(), &question.caller.tenant);
 
     // Step 4: join, or lead. The leader's flight goes on in `Pool::answer`, in a task of its own.
     let (stream, shape) = (question.stream, question.endpoint.errors());
-    let key = shared.and_then(|()| Key::of(&question).ok_or(Bypass::NotCanonical));
-    let key = key.inspect_err(|bypass| gateway.metrics.sharing.bypassed(*bypass)).ok();
+    if let (Some(claim), Some(seen)) = (&claim, seen) {
+        return resume::again(gateway, claim, seen, record).await;
+    }
+    let key = shared.inspect_err(|bypass| gateway.metrics.sharing.bypassed(*bypass)).ok();
     let pool = Arc::clone(&gateway.pool);
     let id = Arc::clone(&question.request_id);
     let lead = move |writer| async move { pool.answer(&question, writer).await };
-    if key.is_none() && !stream {
+    if key.is_none() && !stream && claim.is_none() {
         let (cursor, run) = gateway.flights.alone(lead);
         record.joined(Role::Off);
         let (answered, ()) = join(in_one_piece(cursor, record), run).await;
         return answered;
     }
-    let (cursor, role) = gateway.flights.board(key, About { model, path: endpoint.path() }, lead);
+    let passage = Passage { key, about: About { model, path: endpoint.path() }, claim };
+    let (cursor, role) = match gateway.flights.board(passage, lead) {
+        Ok(boarded) => boarded,
+        Err(why) => return Err(resume::refused(gateway, why, record)),
+    };
     record.joined(role);
     if let Some(key) = key {
         tracing::info!(request_id = %id, key = %key.short(), role = role.as_str(), "coalesce");
@@ -134,7 +150,12 @@ async fn subscribed(
         return collected(cursor, &head, record, role).await;
     }
     record.head(head.status);
-    Ok(response(&head, Reply::flight(cursor, keep_alive, record), role))
+    let id = cursor.stream_id();
+    let mut response = response(&head, Reply::flight(cursor, keep_alive, record), role);
+    if let Some(id) = id.and_then(|id| HeaderValue::try_from(id.to_string()).ok()) {
+        response.headers_mut().insert(STREAM, id);
+    }
+    Ok(response)
 }
 
 /// The answer of a flight of one that is run beside this.
@@ -195,7 +216,7 @@ async fn ask<B>(
     endpoint: Endpoint,
     request: Request<B>,
     (caller, request_id): (Caller, Arc<str>),
-) -> Result<(Question, Result<(), Bypass>), ApiError>
+) -> Result<Asked, ApiError>
 where
     B: Body<Data = Bytes> + Unpin,
 {
@@ -223,7 +244,21 @@ where
         None if !allowed => Err(Bypass::Policy),
         None => Ok(()),
     };
-    Ok((question, shared))
+    let shared = shared.and_then(|()| Key::of(&question).ok_or(Bypass::NotCanonical));
+    let resumes = gateway.flights.resumes();
+    let (claim, seen) = if resumes { resume::claim(&question, &shared, &parts.headers)? } else { (None, None) };
+    Ok(Asked { question, shared, claim, seen })
+}
+
+/// A request that is in order.
+struct Asked {
+    question: Question,
+    /// The key under which it shares, or why it does not.
+    shared: Result<Key, Bypass>,
+    /// By what its client may come back.
+    claim: Option<Claim>,
+    /// What it has seen, where it does come back.
+    seen: Option<EventId>,
 }
 
 /// S9: what keeps intermediaries from collecting a stream.

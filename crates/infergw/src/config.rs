@@ -9,9 +9,12 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 pub mod check;
+pub mod coalesce;
 pub mod duration;
 pub mod load;
 pub mod size;
+
+pub use coalesce::{Coalesce, Sharing};
 
 /// The whole configuration.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -163,57 +166,6 @@ impl Default for Timeouts {
             idle: Duration::from_secs(60),
             total: Duration::from_secs(30 * 60),
             keep_alive: Duration::ZERO,
-        }
-    }
-}
-
-/// Which requests share a generation (C5).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Sharing {
-    /// All of them.
-    All,
-    /// Only those whose answer is deterministic by contract: temperature 0 or an explicit seed.
-    Deterministic,
-    /// None.
-    Off,
-}
-
-/// Sharing of generations among identical requests.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct Coalesce {
-    /// Which streaming requests share.
-    pub stream: Sharing,
-    /// Which non-streaming requests share.
-    pub non_stream: Sharing,
-    /// Bytes of answer after which nobody can join a flight any more, and the most that its log holds from then on.
-    #[serde(with = "crate::config::size")]
-    pub join_window: usize,
-    /// Age after which nobody can join a flight any more.
-    #[serde(with = "crate::config::duration")]
-    pub join_age: Duration,
-    /// Most clients on one flight.
-    pub max_subscribers: usize,
-    /// Most bytes that all logs hold before flights take no joiners.
-    #[serde(with = "crate::config::size")]
-    pub total: usize,
-    /// How long a question is remembered whose answer the upstream said must not be shared (`Cache-Control: private`, `no-store`
-    /// on an answer in one piece, or `x-infergw-coalesce: off`): asked again, it runs by itself.
-    #[serde(with = "crate::config::duration")]
-    pub remember: Duration,
-}
-
-impl Default for Coalesce {
-    fn default() -> Self {
-        Self {
-            stream: Sharing::All,
-            non_stream: Sharing::Deterministic,
-            join_window: 512 << 10,
-            join_age: Duration::from_secs(600),
-            max_subscribers: 4096,
-            total: 512 << 20,
-            remember: Duration::from_secs(60),
         }
     }
 }

@@ -52,7 +52,7 @@ use backend::StartError;
 use backend::engine::EngineBackend;
 use coalesce::Flights;
 use coalesce::log::Bounds;
-use config::Config;
+use config::{Coalesce, Config};
 use drain::{Drain, Phase};
 use observe::Metrics;
 use pool::Pool;
@@ -125,12 +125,17 @@ impl Gateway {
         let pool = Arc::new(Pool::new(&config, engines, Arc::clone(&metrics), Arc::clone(&drain))?);
         let reload = Reload::new(Arc::clone(&pool), metrics.reloads.clone());
         reload.discover(&config).await;
+        let mut flights = Flights::counting(bounds, config.coalesce.total, metrics.sharing.clone())
+            .remembering(config.coalesce.remember);
+        if config.coalesce.resume {
+            let Coalesce { linger, linger_bytes, .. } = config.coalesce;
+            flights = flights.resuming(linger, linger_bytes, metrics.resuming.clone());
+        }
         let gateway = Arc::new(Gateway {
             admission: Admission::new(&config.keys),
             pool,
             reload,
-            flights: Flights::counting(bounds, config.coalesce.total, metrics.sharing.clone())
-                .remembering(config.coalesce.remember),
+            flights,
             metrics,
             drain,
             workers,

@@ -12,12 +12,14 @@ use crate::types::{Cause, End, Role};
 pub mod backends;
 pub mod metrics;
 pub mod reloads;
+pub mod resuming;
 pub mod sharing;
 pub mod tokenizing;
 
 pub use backends::{BackendMetrics, Backends};
 pub use metrics::Metrics;
 pub use reloads::Reloads;
+pub use resuming::Resuming;
 pub use sharing::Sharing;
 pub use tokenizing::Tokenizing;
 
@@ -124,6 +126,10 @@ impl Record {
     /// Bytes that went to the client, and whether content was among them.
     pub fn sent(&mut self, bytes: usize, content: bool) {
         self.bytes += bytes as u64;
+        // Who comes back has had its first token: what it gets first now is no news.
+        if content && self.role == Some(Role::Resumed) {
+            self.first_content.get_or_insert_with(Instant::now);
+        }
         if content && self.first_content.is_none() {
             let now = Instant::now();
             self.first_content = Some(now);

@@ -162,6 +162,8 @@ pub enum Role {
     Follower,
     /// It flies alone and nobody can join.
     Off,
+    /// It went on with an answer that had been begun for it.
+    Resumed,
 }
 
 impl Role {
@@ -171,6 +173,7 @@ impl Role {
             Role::Leader => "leader",
             Role::Follower => "follower",
             Role::Off => "off",
+            Role::Resumed => "resumed",
         }
     }
 }

@@ -1,4 +1,4 @@
-//! `infergw.example.toml` is made of config.rs: its doc comments and its defaults. `INFERGW_UPDATE=1` writes it anew.
+//! `infergw.example.toml` is made of config.rs and config/coalesce.rs: its doc comments and its defaults. `INFERGW_UPDATE=1` writes it anew.
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
@@ -70,7 +70,8 @@ fn structs(source: &str) -> BTreeMap<String, Vec<Field>> {
 }
 
 fn generated() -> String {
-    let source = std::fs::read_to_string(root().join("crates/infergw/src/config.rs")).unwrap();
+    let files = ["config.rs", "config/coalesce.rs"].map(|file| root().join("crates/infergw/src").join(file));
+    let source: String = files.iter().map(|file| std::fs::read_to_string(file).unwrap()).collect();
     let structs = structs(&source);
     let defaults: toml::Table = toml::from_str(&toml::to_string(&Config::default()).unwrap()).unwrap();
     let mut out = String::from(

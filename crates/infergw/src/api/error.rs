@@ -5,6 +5,7 @@ use http::header::{CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderMap, HeaderValue, StatusCode};
 use serde::Serialize;
 
+mod resume;
 mod shape;
 
 /// An error as the client sees it: a status, extra headers and an OpenAI-shaped body.

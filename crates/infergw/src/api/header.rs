@@ -55,6 +55,20 @@ pub fn rank(headers: &HeaderMap, in_body: Option<u16>) -> Result<Option<u16>, Ap
     }
 }
 
+/// The event that the client saw last, where it comes back to a stream. An empty one is none.
+///
+/// # Errors
+/// 400 for a value that no header of ours is.
+pub fn last_event_id(headers: &HeaderMap) -> Result<Option<&str>, ApiError> {
+    let Some(value) = headers.get("last-event-id").filter(|value| !value.is_empty()) else { return Ok(None) };
+    value.to_str().map(Some).map_err(|_| ApiError::malformed_event_id())
+}
+
+/// The caller's own name for a request that is to run once only. An empty one is none.
+pub fn idempotency_key(headers: &HeaderMap) -> Option<&[u8]> {
+    headers.get("idempotency-key").map(|value| value.as_bytes()).filter(|value| !value.is_empty())
+}
+
 /// Whether, and how, the caller wants its request to itself (C5).
 pub fn opts_out(headers: &HeaderMap) -> Option<Bypass> {
     if headers.get(COALESCE).is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"off")) {

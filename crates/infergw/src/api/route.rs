@@ -14,6 +14,8 @@ pub enum Route {
     Models,
     /// One model.
     Model(String),
+    /// A stream to come back to, by its id.
+    Stream(String),
     /// Liveness.
     Health,
     /// Readiness.
@@ -33,9 +35,10 @@ impl Route {
             "/healthz" => Route::Health,
             "/readyz" => Route::Ready,
             "/metrics" => Route::Metrics,
-            _ => match (Endpoint::of(path), path.strip_prefix("/v1/models/")) {
-                (Some(endpoint), _) => Route::Ask(endpoint),
-                (None, Some(model)) if !model.is_empty() => {
+            _ => match (Endpoint::of(path), path.strip_prefix("/v1/models/"), path.strip_prefix("/v1/streams/")) {
+                (Some(endpoint), ..) => Route::Ask(endpoint),
+                (None, None, Some(id)) => Route::Stream(id.to_owned()),
+                (None, Some(model), _) if !model.is_empty() => {
                     Route::Model(decoded(model).ok_or_else(ApiError::unknown_path)?)
                 }
                 _ => return Err(ApiError::unknown_path()),
@@ -43,6 +46,7 @@ impl Route {
         };
         let allowed = match route {
             Route::Ask(_) => method == Method::POST,
+            Route::Stream(_) => method == Method::GET,
             _ => method == Method::GET || method == Method::HEAD,
         };
         match (allowed, &route) {

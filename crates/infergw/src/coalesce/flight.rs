@@ -6,6 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::log::{Closed, Log};
+use super::resume::Numbering;
 use crate::api::error::ApiError;
 use crate::types::{Cause, End, ErrorShape, Failure, Head, Stamp};
 
@@ -57,12 +58,16 @@ pub struct FlightWriter {
     content: bool,
     ended: bool,
     errors: ErrorShape,
+    /// Gives the events of a stream their ids, where clients can come back to it.
+    numbering: Option<Numbering>,
 }
 
 impl FlightWriter {
     /// The writer of an empty log.
     pub(super) fn new(log: Arc<Log>) -> Self {
-        Self { log, head: None, stamp: None, failed: None, content: false, ended: false, errors: ErrorShape::default() }
+        let numbering = log.stream_id().map(Numbering::new);
+        let errors = ErrorShape::default();
+        Self { log, head: None, stamp: None, failed: None, content: false, ended: false, errors, numbering }
     }
 
     /// Set the answer's head. It is published with the first [`push`](Self::push), [`commit`](Self::commit) or end.
@@ -91,6 +96,9 @@ impl FlightWriter {
     /// Publish the head now, for a keep-alive comment (S8).
     pub fn commit(&mut self) {
         if let Some(head) = self.head.take() {
+            if !head.is_event_stream() {
+                self.numbering = None;
+            }
             self.log.publish(head);
         }
     }
@@ -126,7 +134,14 @@ impl FlightWriter {
     /// As [`push`](Self::push).
     pub async fn push_all(&mut self, frames: impl IntoIterator<Item = Bytes>) -> Result<(), Closed> {
         self.commit();
-        if self.log.append(frames)? { Ok(()) } else { self.log.room().await }
+        if self.append(frames)? { Ok(()) } else { self.log.room().await }
+    }
+
+    fn append(&mut self, frames: impl IntoIterator<Item = Bytes>) -> Result<bool, Closed> {
+        match &mut self.numbering {
+            Some(numbering) => self.log.append(numbering.number(frames)),
+            None => self.log.append(frames),
+        }
     }
 
     /// End the flight. `stream` says whether a failure after the head is told as an SSE event (S5).
@@ -151,7 +166,7 @@ impl FlightWriter {
             self.log.end(End::Failed(cause));
         } else {
             if stream {
-                let _ = self.log.append([failure.error.stream_end(self.errors)]);
+                let _ = self.append([failure.error.stream_end(self.errors)]);
             }
             self.log.end(End::Failed(failure.cause));
         }

@@ -58,6 +58,19 @@ impl Key {
         Some(Self(hash.finalize().into()))
     }
 
+    /// The same where the body is no matter of doubt: only the very same bytes have this key. For those that come back with
+    /// their own question, never for sharing.
+    pub fn of_bytes(question: &Question) -> Self {
+        let mut hash = Sha256::new();
+        hash.update(b"bytes");
+        hash.update(question.caller.scope);
+        hash.update([question.endpoint as u8, u8::from(question.rank.is_some())]);
+        hash.update(question.rank.unwrap_or(0).to_le_bytes());
+        hash_headers(&mut hash, &question.headers);
+        hash.update(&question.body);
+        Self(hash.finalize().into())
+    }
+
     #[cfg(test)]
     pub(super) fn of_text(text: &str) -> Self {
         Self(Sha256::digest(text).into())

@@ -16,11 +16,14 @@ use slab::Slab;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
+use super::resume::{Numbered, StreamId};
 use crate::observe::Sharing;
 use crate::types::{Bypass, End, Head};
 
+mod linger;
 mod seen;
 
+pub(super) use linger::Return;
 pub use seen::Seen;
 
 /// Limits of one log.
@@ -87,6 +90,8 @@ pub struct Log {
     bounds: Bounds,
     total: Arc<LogTotal>,
     about: About,
+    /// By what clients come back to it, where they can.
+    resume: Option<Return>,
     /// Tokens generated so far: as the answer reports them, else counted by the backend.
     tokens: AtomicU64,
 }
@@ -106,6 +111,10 @@ struct State {
     frames: VecDeque<Frame>,
     /// The number of frames that were freed: `frames[0]` is frame number `freed`.
     freed: u64,
+    /// The event that was freed last.
+    freed_event: u64,
+    /// The number of the last event, where events have numbers.
+    events: u64,
     /// Bytes ever appended.
     written: u64,
     held: usize,
@@ -118,6 +127,12 @@ struct State {
     shut: Option<Bypass>,
     /// The most that any reader that has left had read.
     delivered: u64,
+    /// The first frame that the last reader had not read when it left.
+    left_at: u64,
+    /// No reader is left, and none comes back.
+    abandoned: bool,
+    /// What it is charged for while it is kept without a reader.
+    charged: usize,
     since: Instant,
     readers: Slab<Reader>,
     writer: Option<Waker>,
@@ -128,14 +143,18 @@ struct Frame {
     bytes: Bytes,
     /// Bytes ever appended up to and including this frame.
     until: u64,
+    /// The number of the event that it is or comes before, where events have numbers.
+    event: u64,
 }
 
 #[derive(Debug, Default)]
 struct Reader {
     /// The number of the next frame to read.
     next: u64,
-    /// Bytes read.
+    /// Bytes read, those included that it had from another reader's time.
     read: u64,
+    /// Where it began.
+    from: u64,
     cut: bool,
     waker: Option<Waker>,
 }
@@ -143,17 +162,24 @@ struct Reader {
 impl Log {
     /// A log with its first subscriber. A log that is not `shared` never takes another.
     pub fn start(bounds: Bounds, shared: bool, total: Arc<LogTotal>) -> (Arc<Self>, Cursor) {
-        Self::start_about(About::default(), bounds, shared, total)
+        Self::start_as((About::default(), None), bounds, shared, total)
     }
 
-    /// The same, with what operators see of it.
-    pub fn start_about(about: About, bounds: Bounds, shared: bool, total: Arc<LogTotal>) -> (Arc<Self>, Cursor) {
+    /// The same, with what operators see of it, and by what clients come back to it.
+    pub(super) fn start_as(
+        (about, resume): (About, Option<Return>),
+        bounds: Bounds,
+        shared: bool,
+        total: Arc<LogTotal>,
+    ) -> (Arc<Self>, Cursor) {
         let mut readers = Slab::with_capacity(1);
         let id = readers.insert(Reader::default());
         let state = State {
             head: None,
             frames: VecDeque::new(),
             freed: 0,
+            freed_event: 0,
+            events: 0,
             written: 0,
             held: 0,
             end: None,
@@ -161,13 +187,17 @@ impl Log {
             open: shared,
             shut: None,
             delivered: 0,
+            left_at: 0,
+            abandoned: false,
+            charged: 0,
             since: Instant::now(),
             readers,
             writer: None,
         };
         total.sharing.subscribers.inc();
         let tokens = AtomicU64::new(0);
-        let log = Arc::new(Self { state: Mutex::new(state), abandoned: Notify::new(), bounds, total, about, tokens });
+        let (state, abandoned) = (Mutex::new(state), Notify::new());
+        let log = Arc::new(Self { state, abandoned, bounds, total, about, resume, tokens });
         let cursor = Cursor { log: Arc::clone(&log), id };
         (log, cursor)
     }
@@ -180,8 +210,8 @@ impl Log {
     /// The same, or why not; without a reason where the flight is over, or being cancelled.
     pub(super) fn join(self: &Arc<Self>) -> Result<Cursor, Option<Bypass>> {
         let mut state = self.lock();
-        // Without readers the flight is being cancelled; with an end it is over, and an error is never kept (C6).
-        if state.end.is_some() || state.readers.is_empty() {
+        // Abandoned, the flight is being cancelled; with an end it is over, and an error is never kept (C6).
+        if state.end.is_some() || state.is_abandoned() {
             return Err(None);
         }
         if self.total.over() {
@@ -196,6 +226,7 @@ impl Log {
             return Err(Some(Bypass::Subscribers));
         }
         let id = state.readers.insert(Reader::default());
+        self.charge(&mut state);
         self.total.sharing.subscribers.inc();
         Ok(Cursor { log: Arc::clone(self), id })
     }
@@ -226,20 +257,26 @@ impl Log {
     }
 
     /// Append these frames in one step; whether the log is still within its bound. If it is not, wait for [`room`](Self::room).
-    pub(super) fn append(&self, frames: impl IntoIterator<Item = Bytes>) -> Result<bool, Closed> {
+    pub(super) fn append(&self, frames: impl IntoIterator<Item = impl Into<Numbered>>) -> Result<bool, Closed> {
         let mut state = self.lock();
-        if state.readers.is_empty() {
+        if state.is_abandoned() {
             return Err(Closed);
         }
         if state.end.is_some() {
             return Ok(true);
         }
         let before = state.held;
-        for bytes in frames.into_iter().filter(|bytes| !bytes.is_empty()) {
+        for Numbered { bytes, event, is_event } in frames.into_iter().map(Into::into) {
+            if bytes.is_empty() {
+                continue;
+            }
+            if is_event {
+                state.events = event;
+            }
             state.written += bytes.len() as u64;
             state.held += bytes.len();
             let until = state.written;
-            state.frames.push_back(Frame { bytes, until });
+            state.frames.push_back(Frame { bytes, until, event });
         }
         self.total.held.fetch_add(state.held - before, Ordering::Relaxed);
         let room = state.held <= self.bounds.join_window;
@@ -247,6 +284,11 @@ impl Log {
             state.shut(Bypass::Window);
         }
         state.wake_readers();
+        let grown = self.charge(&mut state);
+        drop(state);
+        if let Some(resume) = self.resume.as_ref().filter(|_| grown) {
+            resume.grown();
+        }
         Ok(room)
     }
 
@@ -257,10 +299,11 @@ impl Log {
 
     fn poll_room(&self, cx: &Context<'_>) -> Poll<Result<(), Closed>> {
         let mut state = self.lock();
-        if state.readers.is_empty() {
+        if state.is_abandoned() {
             return Poll::Ready(Err(Closed));
         }
-        if state.held <= self.bounds.join_window {
+        // Of an answer in one piece nothing more comes.
+        if state.held <= self.bounds.join_window || self.is_whole() {
             return Poll::Ready(Ok(()));
         }
         self.free(&mut state);
@@ -291,15 +334,19 @@ impl Log {
         self.abandoned.notified().await;
     }
 
-    /// Free the frames that every reader has passed, once nobody can join any more.
+    /// Free the frames that every reader has passed, once nobody can join any more, but for what may be asked for again.
     fn free(&self, state: &mut State) {
         if state.open {
             return;
         }
-        let passed = state.readers.iter().filter(|(_, r)| !r.cut).map(|(_, r)| r.next).min().unwrap_or(u64::MAX);
-        while state.freed < passed {
+        let passed = state.readers.iter().filter(|(_, r)| !r.cut).map(|(_, r)| r.next).min();
+        // Every reader that is left was cut: none reads on. Or none is there: the last one may come back.
+        let passed = passed.unwrap_or(if state.readers.is_empty() { state.left_at } else { u64::MAX });
+        let kept = self.kept_behind();
+        while state.freed < passed && state.held > kept {
             let Some(frame) = state.frames.pop_front() else { break };
             state.freed += 1;
+            state.freed_event = frame.event;
             state.held -= frame.bytes.len();
             self.total.held.fetch_sub(frame.bytes.len(), Ordering::Relaxed);
         }
@@ -318,7 +365,11 @@ impl Log {
 
 impl Drop for Log {
     fn drop(&mut self) {
-        let held = self.lock().held;
+        let mut state = self.lock();
+        state.abandon();
+        self.charge(&mut state);
+        let held = state.held;
+        drop(state);
         self.total.held.fetch_sub(held, Ordering::Relaxed);
     }
 }
@@ -336,7 +387,7 @@ impl State {
     fn settle(&mut self, reader: &Reader) -> u64 {
         let before = self.delivered;
         self.delivered = before.max(reader.read);
-        before.min(reader.read)
+        before.min(reader.read).saturating_sub(reader.from)
     }
 
     fn wake_readers(&mut self) {
@@ -372,7 +423,8 @@ impl State {
 /// Frames are joined up to this size for a reader with a backlog: fewer, larger writes for it.
 const READ_SIZE: usize = 16 * 1024;
 
-/// A subscriber's position in a log. Dropping it leaves the flight; the last one to leave cancels it (C1).
+/// A subscriber's position in a log. Dropping it leaves the flight; the last one to leave cancels it (C1), unless it can
+/// come back.
 #[derive(Debug)]
 pub struct Cursor {
     log: Arc<Log>,
@@ -430,6 +482,28 @@ impl Cursor {
         state.content.zip(state.readers.get(self.id)).is_some_and(|(content, reader)| reader.next > content)
     }
 
+    /// The id of the stream, where its client can come back to it.
+    pub fn stream_id(&self) -> Option<StreamId> {
+        self.log.stream_id()
+    }
+
+    /// The endpoint's path.
+    pub fn path(&self) -> &'static str {
+        self.log.about.path
+    }
+
+    /// The model, where a backend lists it.
+    pub fn model(&self) -> Option<Arc<str>> {
+        self.log.about.model.clone()
+    }
+
+    /// Whether the flight has ended and this has read it all.
+    pub fn is_over(&self) -> bool {
+        let state = self.log.lock();
+        let end = state.freed + state.frames.len() as u64;
+        state.end.is_some() && state.readers.get(self.id).is_none_or(|reader| reader.next >= end)
+    }
+
     /// What a whole answer reports of its tokens.
     pub fn generated(&self, tokens: u64) {
         self.log.generated(tokens);
@@ -482,6 +556,7 @@ impl Drop for Cursor {
         log.total.sharing.subscribers.dec();
         let mut state = log.lock();
         if let Some(reader) = state.readers.try_remove(self.id) {
+            state.left_at = reader.next;
             let saved = state.settle(&reader);
             if saved > 0 {
                 let share = saved as f64 / state.written as f64;
@@ -491,9 +566,20 @@ impl Drop for Cursor {
         if let Some(writer) = state.writer.take() {
             writer.wake();
         }
-        if state.readers.is_empty() && state.end.is_none() {
-            state.open = false;
-            log.abandoned.notify_one();
+        if !state.readers.is_empty() {
+            return;
+        }
+        if log.may_be_resumed(&state) {
+            log.charge(&mut state);
+        } else {
+            state.abandon();
+            if state.end.is_none() {
+                log.abandoned.notify_one();
+            }
+        }
+        drop(state);
+        if let Some(resume) = &log.resume {
+            resume.left();
         }
     }
 }

@@ -59,6 +59,9 @@ impl Config {
         if !(0.0..=1.0).contains(&self.retries.share) {
             return wrong("retries.share must be from 0 to 1".into());
         }
+        if self.coalesce.resume && self.coalesce.linger.is_zero() {
+            return wrong("coalesce.resume needs a time to come back in: coalesce.linger is off".into());
+        }
         self.check_models()
     }
 
@@ -136,6 +139,11 @@ mod tests {
         assert!(fault(&(named("a") + &named("a"))).contains("backends 1 and 2 are both named 'a'"));
         assert!(fault(&(named("http-2") + "[[backends]]\nurl = \"http://h:2\"\n")).contains("both named 'http-2'"));
         assert!(fault(&named("http://h:1")).contains("is no name"));
+    }
+
+    #[test]
+    fn coming_back_needs_a_time() {
+        assert!(fault("[coalesce]\nresume = true\nlinger = \"off\"\n").contains("coalesce.linger is off"));
     }
 
     #[test]

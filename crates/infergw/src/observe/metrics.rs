@@ -11,7 +11,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
 
-use super::{Backends, Outcome, Reloads, Sharing, Tokenizing};
+use super::{Backends, Outcome, Reloads, Resuming, Sharing, Tokenizing};
 use crate::types::{BackendKind, Cause, Role};
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -46,6 +46,8 @@ pub struct Metrics {
     pub time_to_first_token: Histogram,
     /// What sharing is worth.
     pub sharing: Sharing,
+    /// What coming back to streams does.
+    pub resuming: Resuming,
     /// How often tokens were known already.
     pub tokenizing: Tokenizing,
     /// What each backend does.
@@ -77,6 +79,7 @@ impl Metrics {
             in_flight: Gauge::default(),
             time_to_first_token: seconds(),
             sharing: Sharing::default(),
+            resuming: Resuming::default(),
             tokenizing: Tokenizing::default(),
             backends: Backends::default(),
             reloads: Reloads::default(),
@@ -101,6 +104,7 @@ impl Metrics {
         registry.register("request_duration_seconds", "From arrival to completion", metrics.duration.clone());
         registry.register("coalesce_requests", "Requests by their role in a flight", metrics.joined.clone());
         metrics.sharing.register(&mut registry);
+        metrics.resuming.register(&mut registry);
         metrics.tokenizing.register(&mut registry);
         metrics.backends.register(&mut registry);
         metrics.reloads.register(&mut registry);

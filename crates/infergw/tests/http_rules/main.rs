@@ -12,6 +12,7 @@ mod models;
 mod recovery;
 mod reload;
 mod resources;
+mod resume;
 mod routing;
 mod security;
 mod sharing;

@@ -106,7 +106,9 @@ impl Client {
             assert!(self.read_more().await, "closed without an answer");
         };
         let status = head.split(' ').nth(1).unwrap().parse().unwrap();
-        let body = if header(&head, "transfer-encoding").is_some() {
+        let body = if status == 204 {
+            Vec::new()
+        } else if header(&head, "transfer-encoding").is_some() {
             self.chunked().await
         } else if let Some(length) = header(&head, "content-length") {
             self.exactly(length.parse().unwrap()).await
