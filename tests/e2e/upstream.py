@@ -105,3 +105,14 @@ class Upstream:
         self.headers.append(headers)
         await self.answer(question, writer)
         return not writer.is_closing()
+
+
+def main() -> None:
+    """As a process of its own, which can be stopped: says its address, then serves until it is killed."""
+    with Upstream() as server:
+        print(server.url, flush=True)
+        threading.Event().wait()
+
+
+if __name__ == "__main__":
+    main()

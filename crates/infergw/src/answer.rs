@@ -14,7 +14,7 @@ use http_body::Body;
 
 use crate::Gateway;
 use crate::api::error::ApiError;
-use crate::api::route::Route;
+use crate::api::route::{self, Route};
 use crate::api::{self, body, header};
 use crate::coalesce::Passage;
 use crate::coalesce::key::Key;
@@ -60,6 +60,30 @@ async fn routed<B>(gateway: &Arc<Gateway>, request: Request<B>, id: &Arc<str>) -
 where
     B: Body<Data = Bytes> + Unpin,
 {
+    // Whoever is turned away at the door has a record too; the path is the client's own text.
+    let path = route::known(request.uri().path());
+    let refused = |error: ApiError| {
+        Record::start(&gateway.metrics, path, Arc::clone(id)).refused(error.status);
+        error
+    };
+    match enter(gateway, &request).map_err(refused)? {
+        (Route::Health, _) => Ok(health::alive()),
+        (Route::Ready, _) => Ok(health::ready(gateway)),
+        (Route::Metrics, _) if gateway.config.server.admin.is_none() => Ok(health::metrics(gateway)),
+        (Route::Metrics, _) => Err(refused(ApiError::unknown_path())),
+        (Route::Models, _) => Ok(health::models(gateway)),
+        (Route::Model(model), _) => health::model(gateway, &model).map_err(refused),
+        (Route::Stream(stream), Some(caller)) if gateway.flights.resumes() => {
+            resume::stream(gateway, &stream, &request, (caller, Arc::clone(id))).await
+        }
+        (Route::Stream(_), _) => Err(refused(ApiError::unknown_path())),
+        (Route::Ask(endpoint), Some(caller)) => generate(gateway, endpoint, request, (caller, Arc::clone(id))).await,
+        (Route::Ask(_), None) => Err(refused(ApiError::unauthorized())),
+    }
+}
+
+/// What a request asks for, and who asks where that matters.
+fn enter<B>(gateway: &Gateway, request: &Request<B>) -> Result<(Route, Option<Caller>), ApiError> {
     header::check(request.headers())?;
     let route = Route::of(request.method(), request.uri().path());
     // Without a key nobody learns which paths there are (X1).
@@ -68,20 +92,7 @@ where
         Ok(Route::Metrics) if gateway.config.server.admin.is_none() && !gateway.admission.needs_key() => None,
         _ => Some(gateway.admission.enter(request.headers())?),
     };
-    match (route?, caller) {
-        (Route::Health, _) => Ok(health::alive()),
-        (Route::Ready, _) => Ok(health::ready(gateway)),
-        (Route::Metrics, _) if gateway.config.server.admin.is_none() => Ok(health::metrics(gateway)),
-        (Route::Metrics, _) => Err(ApiError::unknown_path()),
-        (Route::Models, _) => Ok(health::models(gateway)),
-        (Route::Model(model), _) => health::model(gateway, &model),
-        (Route::Stream(stream), Some(caller)) if gateway.flights.resumes() => {
-            resume::stream(gateway, &stream, &request, (caller, Arc::clone(id))).await
-        }
-        (Route::Stream(_), _) => Err(ApiError::unknown_path()),
-        (Route::Ask(endpoint), Some(caller)) => generate(gateway, endpoint, request, (caller, Arc::clone(id))).await,
-        (Route::Ask(_), None) => Err(ApiError::unauthorized()),
-    }
+    Ok((route?, caller))
 }
 
 /// A generation and its one completion record: also when the client vanishes, or the answer is a refusal.
@@ -98,8 +109,7 @@ where
     let asked = match ask(gateway, endpoint, request, (caller, request_id)).await {
         Ok(asked) => asked,
         Err(error) => {
-            record.head(error.status);
-            record.end(Outcome::Refused);
+            record.refused(error.status);
             return Err(error);
         }
     };

@@ -8,7 +8,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use http::header::{CONTENT_LENGTH, TRANSFER_ENCODING};
-use http::{HeaderValue, Request, Response};
+use http::{HeaderValue, Request, Response, StatusCode};
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 use hyper::server::conn::{http1, http2};
@@ -21,6 +21,7 @@ use tokio::time::sleep;
 
 use crate::Gateway;
 use crate::drain::{Drain, Phase as Stage};
+use crate::observe::Record;
 use crate::reply::Reply;
 
 mod socket;
@@ -118,7 +119,10 @@ async fn connection<A, F>(
     let mut socket = ClientSocket::new(stream, phase.clone(), &gateway.config.timeouts);
     let ended = match socket.protocol().await {
         Err(error) => Err(error.to_string()),
-        Ok(Protocol::Http1) => http1(&gateway, socket, phase, answer).await.map_err(|error| error.to_string()),
+        Ok(Protocol::Http1) => http1(&gateway, socket, phase, answer).await.map_err(|error| {
+            record_unreadable(&gateway, &error);
+            error.to_string()
+        }),
         Ok(Protocol::Http2) => {
             phase.set(Phase::Busy);
             http2(&gateway, socket, answer).await.map_err(|error| error.to_string())
@@ -126,6 +130,15 @@ async fn connection<A, F>(
     };
     if let Err(error) = ended {
         tracing::debug!(error, "a connection ended with an error");
+    }
+}
+
+/// Hyper answers by itself what it cannot read as a request: that has a record as every refusal has.
+fn record_unreadable(gateway: &Gateway, error: &hyper::Error) {
+    if error.is_parse() {
+        let too_large = error.is_parse_too_large();
+        let status = if too_large { StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE } else { StatusCode::BAD_REQUEST };
+        Record::start(&gateway.metrics, "other", Arc::from("-")).refused(status);
     }
 }
 

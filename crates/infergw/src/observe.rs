@@ -10,6 +10,7 @@ use tokio::time::Instant;
 use crate::types::{Cause, End, Role};
 
 pub mod backends;
+pub mod latency;
 pub mod metrics;
 pub mod reloads;
 pub mod resuming;
@@ -17,6 +18,7 @@ pub mod sharing;
 pub mod tokenizing;
 
 pub use backends::{BackendMetrics, Backends};
+pub use latency::{Gaps, InterToken};
 pub use metrics::Metrics;
 pub use reloads::Reloads;
 pub use resuming::Resuming;
@@ -145,6 +147,12 @@ impl Record {
     /// Whether a success went out as the status.
     pub fn is_success(&self) -> bool {
         self.status.is_some_and(|status| status.is_success())
+    }
+
+    /// The gateway has refused the request, with this status.
+    pub fn refused(&mut self, status: StatusCode) {
+        self.head(status);
+        self.end(Outcome::Refused);
     }
 
     /// The outcome; the first one counts.

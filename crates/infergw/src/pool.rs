@@ -168,6 +168,9 @@ impl Pool {
     /// a client, on each other one at most once.
     pub async fn answer(&self, question: &Question, mut writer: FlightWriter) {
         writer.errors(question.endpoint.errors());
+        if question.stream {
+            writer.measure(self.metrics.inter_token.flight());
+        }
         let result = tokio::select! {
             result = self.run(question, &mut writer) => result,
             // Over the drain limit: an error event instead of a cut connection (R7).

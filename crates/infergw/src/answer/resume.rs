@@ -83,8 +83,7 @@ pub(super) async fn stream<B>(
             go_on(gateway, cursor, record).await
         }
         Err(error) => {
-            record.head(error.status);
-            record.end(Outcome::Refused);
+            record.refused(error.status);
             Err(error)
         }
     }
@@ -132,8 +131,7 @@ fn nothing_more(mut record: Record) -> Response<Reply> {
 /// The error of a client that cannot come back, with its record.
 pub(super) fn refused(gateway: &Gateway, why: NoReturn, mut record: Record) -> ApiError {
     let error = error(gateway, why);
-    record.head(error.status);
-    record.end(Outcome::Refused);
+    record.refused(error.status);
     error
 }
 

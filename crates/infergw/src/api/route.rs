@@ -62,6 +62,21 @@ impl Route {
     }
 }
 
+/// The path as it stands in logs and metrics: one of ours, else `other`. What clients made up is in neither (O1, M3).
+pub fn known(path: &str) -> &'static str {
+    const OTHERS: [&str; 4] = ["/v1/models", "/healthz", "/readyz", "/metrics"];
+    if let Some(endpoint) = Endpoint::of(path) {
+        return endpoint.path();
+    }
+    let (models, streams) = (path.starts_with("/v1/models/"), path.starts_with("/v1/streams/"));
+    match OTHERS.iter().find(|other| **other == path) {
+        Some(other) => other,
+        None if models => "/v1/models",
+        None if streams => "/v1/streams",
+        None => "other",
+    }
+}
+
 /// A percent-encoded model name: names such as `org/model` come with `%2F`.
 fn decoded(text: &str) -> Option<String> {
     let mut bytes = Vec::with_capacity(text.len());

@@ -326,6 +326,7 @@ impl Inner {
             if stream.watch().has_content() {
                 writer.content();
                 writer.tokens(stream.watch().tokens());
+                writer.said(stream.watch().said());
             }
             if stream.watch().failed() {
                 writer.failed(Cause::Backend);

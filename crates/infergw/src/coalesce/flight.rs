@@ -8,6 +8,7 @@ use bytes::Bytes;
 use super::log::{Closed, Log};
 use super::resume::Numbering;
 use crate::api::error::ApiError;
+use crate::observe::Gaps;
 use crate::types::{Cause, End, ErrorShape, Failure, Head, Stamp};
 
 /// Run `lead` in the flight's own task until it ends or its last subscriber leaves; then call `land`.
@@ -60,6 +61,8 @@ pub struct FlightWriter {
     errors: ErrorShape,
     /// Gives the events of a stream their ids, where clients can come back to it.
     numbering: Option<Numbering>,
+    /// The times between the tokens of a stream.
+    gaps: Option<Gaps>,
 }
 
 impl FlightWriter {
@@ -67,7 +70,7 @@ impl FlightWriter {
     pub(super) fn new(log: Arc<Log>) -> Self {
         let numbering = log.stream_id().map(Numbering::new);
         let errors = ErrorShape::default();
-        Self { log, head: None, stamp: None, failed: None, content: false, ended: false, errors, numbering }
+        Self { log, head: None, stamp: None, failed: None, content: false, ended: false, errors, numbering, gaps: None }
     }
 
     /// Set the answer's head. It is published with the first [`push`](Self::push), [`commit`](Self::commit) or end.
@@ -86,6 +89,11 @@ impl FlightWriter {
     /// Set the shape that failures are told in.
     pub fn errors(&mut self, shape: ErrorShape) {
         self.errors = shape;
+    }
+
+    /// Take the times between the tokens of a stream.
+    pub fn measure(&mut self, gaps: Gaps) {
+        self.gaps = Some(gaps);
     }
 
     /// Whether the head has been published: from then on nothing may be retried.
@@ -115,6 +123,13 @@ impl FlightWriter {
         self.log.generated(generated);
     }
 
+    /// The next frame brings what is told to so many tokens, as they came: what their latency is taken of.
+    pub fn said(&mut self, so_far: u64) {
+        if let Some(gaps) = &mut self.gaps {
+            gaps.said(so_far);
+        }
+    }
+
     /// The answer failed and the client has been told so in the stream: a later `Ok` end counts as this failure.
     pub fn failed(&mut self, cause: Cause) {
         self.failed = Some(cause);
@@ -134,7 +149,13 @@ impl FlightWriter {
     /// As [`push`](Self::push).
     pub async fn push_all(&mut self, frames: impl IntoIterator<Item = Bytes>) -> Result<(), Closed> {
         self.commit();
-        if self.append(frames)? { Ok(()) } else { self.log.room().await }
+        if !self.append(frames)? {
+            self.log.room().await?;
+            if let Some(gaps) = &mut self.gaps {
+                gaps.waited();
+            }
+        }
+        Ok(())
     }
 
     fn append(&mut self, frames: impl IntoIterator<Item = Bytes>) -> Result<bool, Closed> {

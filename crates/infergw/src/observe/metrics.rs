@@ -11,7 +11,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
 
-use super::{Backends, Outcome, Reloads, Resuming, Sharing, Tokenizing};
+use super::{Backends, InterToken, Outcome, Reloads, Resuming, Sharing, Tokenizing};
 use crate::types::{BackendKind, Cause, Role};
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -44,6 +44,8 @@ pub struct Metrics {
     pub in_flight: Gauge,
     /// Seconds from a request's arrival to the first content that goes to its client.
     pub time_to_first_token: Histogram,
+    /// Seconds between two tokens of a stream, as they come from its backend.
+    pub inter_token: InterToken,
     /// What sharing is worth.
     pub sharing: Sharing,
     /// What coming back to streams does.
@@ -78,6 +80,7 @@ impl Metrics {
         let metrics = Self {
             in_flight: Gauge::default(),
             time_to_first_token: seconds(),
+            inter_token: InterToken::default(),
             sharing: Sharing::default(),
             resuming: Resuming::default(),
             tokenizing: Tokenizing::default(),
@@ -100,6 +103,11 @@ impl Metrics {
             "time_to_first_token_seconds",
             "From a request's arrival to the first content that goes to its client",
             metrics.time_to_first_token.clone(),
+        );
+        registry.register(
+            "inter_token_latency_seconds",
+            "Between two tokens of a stream, as they come from its backend",
+            metrics.inter_token.clone(),
         );
         registry.register("request_duration_seconds", "From arrival to completion", metrics.duration.clone());
         registry.register("coalesce_requests", "Requests by their role in a flight", metrics.joined.clone());

@@ -102,6 +102,7 @@ impl Generation<'_> {
                 if generated > 0 {
                     writer.content();
                     writer.tokens(generated);
+                    writer.said(generated);
                 }
                 push(writer, bytes).await?;
             }

@@ -217,6 +217,11 @@ impl Watch {
         self.generated.unwrap_or(self.said)
     }
 
+    /// Events with content.
+    pub(super) fn said(&self) -> u64 {
+        self.said
+    }
+
     /// Whether an event with data has come.
     pub(super) fn begun(&self) -> bool {
         self.begun
