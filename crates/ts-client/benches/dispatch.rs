@@ -39,6 +39,8 @@ const PACED: [Load; 2] = [
     Load { name: "256 streams", rows: 256, logprobs: false, batches: 3_125, rate: 781 },
 ];
 
+const TURNS: usize = 5;
+
 #[derive(Debug, Default, Clone)]
 struct Measured {
     cpu: Duration,
@@ -55,13 +57,11 @@ fn batch(load: Load, step: usize, last: bool) -> Vec<u8> {
     let rows = load.rows;
     let token = 1_000 + i32::try_from(step % 100_000).unwrap();
     let logprobs = if load.logprobs { vec![vec![-0.734_375]; rows] } else { vec![vec![]; rows] };
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_micros();
     let batch = BatchTokenIDOutSlim {
         rids: Some((0..rows).map(rid).collect()),
         output_ids: vec![vec![token]; rows],
         finished_reasons: vec![if last { "stop".into() } else { String::new() }; rows],
-        // The engine's clock travels in a field that the client hands on.
-        prompt_tokens: vec![i64::try_from(now).unwrap(); rows],
+        prompt_tokens: vec![if load.rate > 0 { NOT_SENT } else { 900 }; rows],
         completion_tokens: vec![i64::try_from(step + 1).unwrap(); rows],
         cached_tokens: vec![0; rows],
         output_token_logprobs_val: logprobs,
@@ -70,6 +70,18 @@ fn batch(load: Load, step: usize, last: bool) -> Vec<u8> {
         ..BatchTokenIDOutSlim::default()
     };
     encode_frames(&batch).remove(0).to_vec()
+}
+
+/// Where the time of sending goes: the engine's clock travels in a field that the client hands on.
+const NOT_SENT: i64 = 0x0123_4567_89ab_cdef;
+
+/// Put the time into a batch that is about to be sent.
+fn stamp(message: &mut [u8]) {
+    let now = i64::try_from(SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_micros()).unwrap();
+    let fields: Vec<usize> = memchr::memmem::find_iter(message, &NOT_SENT.to_be_bytes()).collect();
+    for field in fields {
+        message[field..field + 8].copy_from_slice(&now.to_be_bytes());
+    }
 }
 
 /// The engine: joins, says so, waits for a line, sends.
@@ -106,8 +118,10 @@ fn engine(handshake: &str, load: Load) {
         let start = Instant::now();
         for step in 0..load.batches {
             let due = start + Duration::from_nanos(pause * step as u64);
+            let mut message = batch(load, step, step + 1 == load.batches);
             std::thread::sleep(due.saturating_duration_since(Instant::now()));
-            output.send(batch(load, step, step + 1 == load.batches), 0).unwrap();
+            stamp(&mut message);
+            output.send(message, 0).unwrap();
         }
     }
     // Until the client is gone.
@@ -248,9 +262,17 @@ fn main() {
         );
         for (number, load) in LOADS.into_iter().enumerate() {
             let per_cpu = |measured: &Measured| (load.rows * load.batches) as f64 / measured.cpu.as_secs_f64();
-            let ours = per_cpu(&runtime.block_on(ours(number, load, false, reading)));
-            let theirs = per_cpu(&runtime.block_on(published(number, load, false, reading)));
-            let (copy, ratio) = (copied(load), ours / theirs);
+            // In turns, so that what disturbs the machine disturbs both; the middle one of the ratios counts.
+            let mut turns: Vec<[f64; 3]> = (0..TURNS)
+                .map(|_| {
+                    let ours = per_cpu(&runtime.block_on(ours(number, load, false, reading)));
+                    let theirs = per_cpu(&runtime.block_on(published(number, load, false, reading)));
+                    [ours / theirs, ours, theirs]
+                })
+                .collect();
+            turns.sort_by(|a, b| a[0].total_cmp(&b[0]));
+            let [ratio, ours, theirs] = turns[TURNS / 2];
+            let copy = copied(load);
             let share = 100.0 * ours / copy;
             println!("{:<22} {ours:>12.0} {theirs:>12.0} {ratio:>6.2}x {copy:>14.0} {share:>8.2}%", load.name);
         }

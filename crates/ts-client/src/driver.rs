@@ -62,6 +62,8 @@ struct Driver {
     outputs: HashMap<Connection, usize>,
     /// Undecodable messages in a row, by connection.
     bad_runs: HashMap<Option<Connection>, u32>,
+    /// The last batch of each connection.
+    steady: HashMap<Option<Connection>, receive::Steady, foldhash::fast::RandomState>,
     /// Peers whose refusal was logged.
     refused: HashSet<Vec<u8>>,
     /// The readers of the batch at hand; kept for its memory.
@@ -150,6 +152,7 @@ impl Driver {
             inputs: HashMap::new(),
             outputs: HashMap::new(),
             bad_runs: HashMap::new(),
+            steady: HashMap::default(),
             refused: HashSet::new(),
             wakers: Vec::new(),
             probe_at: now,

@@ -9,8 +9,9 @@
 
 mod life;
 mod requests;
+mod table;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -19,6 +20,9 @@ use ts_wire::EngineCoreReadyResponse;
 use crate::config::{RankLoss, Tuning};
 use crate::error::EndCause;
 use crate::liveness::{Limits, Pulse};
+pub(crate) use table::RequestKey;
+use table::Requests;
+
 use crate::state::{GroupPhase, GroupState, RankState, RankStatus};
 
 pub(crate) type Rid = Arc<str>;
@@ -40,11 +44,11 @@ pub(crate) enum Action<K> {
 
 /// How one row of a batch ends.
 #[derive(Debug)]
-pub(crate) enum Row<K> {
+pub(crate) enum Row<'a, K> {
     /// No such request; it ended before.
     Unknown,
     /// Tokens of a request.
-    Running(K),
+    Running(&'a K),
     /// The last row of a request, which is out of the tables.
     Last(K),
     /// Tokens before this row are missing; the request is out of the tables, and its abort is an action.
@@ -76,19 +80,11 @@ pub(crate) struct Rules {
 pub(crate) struct Group<K> {
     rules: Rules,
     ranks: Vec<Rank>,
-    /// Every row of every batch is looked up here. The seed is random; the ids are the frontend's own.
-    requests: HashMap<Rid, Request<K>, foldhash::fast::RandomState>,
+    requests: Requests<K>,
     /// Shutdown announcements that no closed connection explains yet, and until when to wait for one.
     announced: Option<(u32, Instant)>,
     actions: Vec<Action<K>>,
     changed: bool,
-}
-
-#[derive(Debug)]
-struct Request<K> {
-    rank: usize,
-    tokens: i64,
-    stream: K,
 }
 
 #[derive(Debug)]
@@ -170,7 +166,7 @@ impl Rules {
 impl<K: Clone> Group<K> {
     pub(crate) fn new(rules: Rules, now: Instant) -> Self {
         let ranks = (0..rules.ranks).map(|_| Rank::new(now)).collect();
-        Self { rules, ranks, requests: HashMap::default(), announced: None, actions: Vec::new(), changed: true }
+        Self { rules, ranks, requests: Requests::default(), announced: None, actions: Vec::new(), changed: true }
     }
 
     pub(crate) fn rules(&self) -> &Rules {

@@ -118,12 +118,15 @@ impl OutputChunk {
         self.prompt_tokens = row.prompt_tokens;
         self.completion_tokens = row.completion_tokens;
         self.cached_tokens = row.cached_tokens;
-        self.spec_verify_ct = row.spec_verify_ct().or(self.spec_verify_ct);
-        self.accept_draft_tokens = row.accept_draft_tokens().or(self.accept_draft_tokens);
         if let Some(reason) = row.finish_reason {
             self.finish_reason = Some(reason.to_owned());
             self.finish_details = row.finish_details();
         }
+        if row.is_plain() {
+            return bytes;
+        }
+        self.spec_verify_ct = row.spec_verify_ct().or(self.spec_verify_ct);
+        self.accept_draft_tokens = row.accept_draft_tokens().or(self.accept_draft_tokens);
         if let Some(prompt) = row.input_token_logprobs() {
             bytes += prompt.0.len() * size_of::<Option<f64>>() + prompt.1.len() * size_of::<i32>();
             self.input_token_logprobs = Some(prompt);

@@ -101,7 +101,7 @@ fn output(rows: usize, logprobs: bool) {
     let limit = copy(&message);
     let view = time(|| {
         for row in BatchView::parse(&message).unwrap().rows() {
-            let (tokens, values) = streams.get_mut(row.rid).unwrap();
+            let (tokens, values) = streams.get_mut(row.rid.as_str()).unwrap();
             tokens.clear();
             values.clear();
             row.output_ids.append_to(tokens);

@@ -6,7 +6,7 @@ use crate::codec::{Wire, decode_bytes, decode_frames, encode_frames};
 use crate::control::{ControlOutput, ControlRequest};
 use crate::error::{Error, Result};
 use crate::msgpack::Decoder;
-use crate::output::{BatchTokenIDOutSlim, BatchView};
+use crate::output::{BatchTokenIDOutSlim, BatchView, KnownRids};
 use crate::request::TokenizedGenerateReqInput;
 
 /// Type byte of an ADD message.
@@ -51,6 +51,7 @@ pub enum EngineOutput {
 /// A message on the engine's output socket, with a batch left in place: what a
 /// receiver on the hot path reads instead of an [`EngineOutput`].
 #[derive(Debug, Clone)]
+#[expect(clippy::large_enum_variant, reason = "it lives on the stack of its reader, and nearly all are batches")]
 pub enum OutputView<'a> {
     /// One step's outputs.
     Batch(BatchView<'a>),
@@ -145,12 +146,21 @@ impl<'a> OutputView<'a> {
     /// As [`EngineOutput::from_frames`]; a batch is also refused when its
     /// columns differ in length.
     pub fn parse(message: &'a [u8], aux: usize) -> Result<Self> {
+        Self::parse_after(message, aux, &KnownRids::default())
+    }
+
+    /// The same; a batch is read by [`BatchView::parse_after`].
+    ///
+    /// # Errors
+    ///
+    /// As [`OutputView::parse`].
+    pub fn parse_after(message: &'a [u8], aux: usize, known: &KnownRids) -> Result<Self> {
         if aux == 0 && message == ENGINE_CORE_DEAD {
             return Ok(Self::Dead);
         }
         if ControlOutput::knows(Decoder::over(message).peek_tag()?) {
             return Ok(Self::Control(Box::new(decode_bytes(message)?)));
         }
-        BatchView::parse(message).map(Self::Batch)
+        BatchView::parse_after(message, known).map(Self::Batch)
     }
 }

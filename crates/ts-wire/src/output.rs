@@ -2,7 +2,7 @@
 
 mod view;
 
-pub use view::{BatchLoad, BatchView, Floats, Ids, RowView, Rows};
+pub use view::{BatchLoad, BatchView, Floats, Ids, KnownRids, Rid, RowView, Rows};
 
 use crate::codec::Dict;
 use crate::error::{Error, Result};

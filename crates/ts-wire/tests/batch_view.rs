@@ -7,7 +7,7 @@ mod sample;
 
 use proptest::prelude::*;
 use sample::{Sample, Seed};
-use ts_wire::output::{BatchView, RequestOutput};
+use ts_wire::output::{BatchView, KnownRids, RequestOutput};
 use ts_wire::*;
 
 /// Compare both readings of one message.
@@ -26,16 +26,38 @@ fn compare(message: &[u8]) -> bool {
     assert_eq!(load.num_waiting, owned.num_waiting);
     assert_eq!(load.kv_active_pages, owned.kv_active_pages);
     assert_eq!(load.kv_total_pages, owned.kv_total_pages);
-    let mut viewed = view.rows();
+    let mut known = KnownRids::default();
+    known.keep(&view);
+    let again = BatchView::parse_after(message, &known).unwrap();
+    assert!(again.rids_known() && !view.rids_known());
+    assert_eq!(again.len(), view.len());
+    let (mut viewed, mut recognised) = (view.rows(), again.rows());
     for expected in rows {
         same(&expected, &viewed.next().unwrap());
+        same(&expected, &recognised.next().unwrap());
     }
-    assert!(viewed.next().is_none());
+    assert!(viewed.next().is_none() && recognised.next().is_none());
     true
 }
 
+/// What is known of one batch changes nothing about what another one is taken for.
+fn compare_after(first: &[u8], message: &[u8]) -> bool {
+    let mut known = KnownRids::default();
+    known.keep(&BatchView::parse(first).unwrap());
+    let (alone, after) = (BatchView::parse(message), BatchView::parse_after(message, &known));
+    assert_eq!(alone.as_ref().err().map(ToString::to_string), after.as_ref().err().map(ToString::to_string));
+    let (Ok(alone), Ok(after)) = (alone, after) else { return false };
+    assert_eq!(alone.len(), after.len());
+    for (one, other) in alone.rows().zip(after.rows()) {
+        assert_eq!(one.rid.as_str(), other.rid.as_str());
+        assert!(one.output_ids.iter().eq(other.output_ids.iter()));
+        assert_eq!(one.completion_tokens, other.completion_tokens);
+    }
+    after.rids_known()
+}
+
 fn same(owned: &RequestOutput<'_>, view: &RowView<'_>) {
-    assert_eq!(owned.rid, view.rid);
+    assert_eq!(owned.rid, view.rid.as_str());
     assert_eq!(owned.finish_reason, view.finish_reason);
     assert_eq!(owned.prompt_tokens, view.prompt_tokens);
     assert_eq!(owned.completion_tokens, view.completion_tokens);
@@ -95,14 +117,44 @@ proptest! {
     #[test]
     fn with_bytes_changed_or_cut_off(seed: u64) {
         let seed = &mut Seed(seed);
-        let mut message = encode_frames(&BatchTokenIDOutSlim::sample(seed))[0].to_vec();
+        let batch = BatchTokenIDOutSlim::sample(seed);
+        let first = encode_frames(&batch)[0].to_vec();
+        let mut message = first.clone();
+        prop_assume!(BatchView::parse(&first).is_ok());
         for _ in 0..=seed.below(3) {
             let at = seed.below(message.len());
             message[at] = seed.next() as u8;
         }
         compare(&message);
+        compare_after(&first, &message);
         message.truncate(seed.below(message.len()));
         compare(&message);
+        compare_after(&first, &message);
+    }
+}
+
+/// The next step of an engine: the same requests, other tokens; then one of them is gone, then another has come.
+#[test]
+fn the_next_batch_has_the_same_rids() {
+    let batch = |rids: &[&str], token: i32| {
+        let rows = rids.len();
+        encode_frames(&BatchTokenIDOutSlim {
+            rids: Some(rids.iter().map(ToString::to_string).collect()),
+            output_ids: vec![vec![token]; rows],
+            finished_reasons: vec![String::new(); rows],
+            prompt_tokens: vec![3; rows],
+            completion_tokens: vec![i64::from(token); rows],
+            cached_tokens: vec![0; rows],
+            output_token_logprobs_val: vec![vec![]; rows],
+            output_token_logprobs_idx: vec![vec![]; rows],
+            ..BatchTokenIDOutSlim::default()
+        })
+        .remove(0)
+    };
+    let first = batch(&["a", "b\u{e9}", "c"], 1);
+    assert!(compare_after(&first, &batch(&["a", "b\u{e9}", "c"], 70_000)));
+    for other in [&["a", "b\u{e9}"][..], &["a", "b\u{e9}", "c", "d"], &["b\u{e9}", "a", "c"], &[]] {
+        assert!(!compare_after(&first, &batch(other, 2)));
     }
 }
 

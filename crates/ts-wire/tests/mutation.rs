@@ -133,8 +133,9 @@ fn judge_request(message: &Bytes) -> bool {
         let message = [Bytes::copy_from_slice(&[kind]), message.clone()];
         if let Ok(request) = EngineRequest::from_frames(&message) {
             accepted = true;
-            let again = EngineRequest::from_frames(&request.to_frames()).unwrap();
-            same_text(&text(&request), &text(&again));
+            // A damaged frame may hold wider formats than ours; ours is stable.
+            let frames = request.to_frames();
+            assert_eq!(EngineRequest::from_frames(&frames).unwrap().to_frames(), frames);
         }
     }
     accepted

@@ -1,8 +1,10 @@
 //! What comes in: events, outputs, the handshake, registrations.
 
+use std::sync::Arc;
+
 use ts_wire::frames::OutputView;
 use ts_wire::handshake::{STATUS_HELLO, STATUS_READY};
-use ts_wire::output::BatchView;
+use ts_wire::output::{BatchView, KnownRids};
 use ts_wire::{
     EngineCoreReadyResponse, HandshakeAddresses, HandshakeInitMessage, ReadyMessage, decode_bytes, encode_frames,
 };
@@ -10,7 +12,7 @@ use ts_wire::{
 use super::{BATCH, Driver, Stream};
 use crate::client::EngineLoad;
 use crate::error::EndCause;
-use crate::group::Row;
+use crate::group::{RequestKey, Row};
 use crate::observe::Event;
 use crate::stream::Pushed;
 use crate::transport::{Bound, Connection, ConnectionEvent, Letter, Output};
@@ -22,11 +24,41 @@ const MAX_RUNS: usize = 1_024;
 /// After a peer connected: when to find out whether it is a rank that says nothing.
 const GREETING_TIME: std::time::Duration = std::time::Duration::from_millis(5);
 
+/// Connections whose last batch is remembered, beside two per rank.
+const MAX_STEADY: usize = 16;
+
 /// Rows that were not counted yet.
 #[derive(Default)]
 struct Tally {
     rows: u32,
     tokens: u32,
+}
+
+/// The last batch of a connection: an engine sends the same requests' rows step after step, until one ends or begins.
+#[derive(Debug, Default)]
+pub(super) struct Steady {
+    rids: KnownRids,
+    /// Where the request of each of its rows is in the table; `None` if not looked up, or not there.
+    requests: Vec<Option<RequestKey>>,
+}
+
+impl Tally {
+    fn add(&mut self, tokens: usize) {
+        self.rows += 1;
+        self.tokens = self.tokens.saturating_add(u32::try_from(tokens).unwrap_or(u32::MAX));
+    }
+}
+
+impl Steady {
+    /// Have an entry per row of `batch`: those of the batch before, if the rows are the same.
+    fn follow(&mut self, batch: &BatchView<'_>) {
+        if batch.rids_known() && self.requests.len() == batch.len() {
+            return;
+        }
+        self.requests.clear();
+        self.requests.resize(batch.len(), None);
+        self.rids.keep(batch);
+    }
 }
 
 /// INIT: where engines connect to.
@@ -124,23 +156,41 @@ impl Driver {
     }
 
     fn receive_output(&mut self, output: &Output) {
-        match OutputView::parse(output.payload(), output.aux) {
-            Ok(OutputView::Batch(batch)) => self.receive_batch(&batch, output.connection),
+        let mut steady = self.steady.remove(&output.connection).unwrap_or_default();
+        let taken = self.take_output(output, &mut steady);
+        // Connections come and go; what is remembered of those that are gone is not worth telling apart.
+        if self.steady.len() >= MAX_STEADY + 2 * self.outboxes.len() {
+            self.steady.clear();
+        }
+        self.steady.insert(output.connection, steady);
+        if taken && !self.bad_runs.is_empty() {
+            self.bad_runs.remove(&output.connection);
+        }
+    }
+
+    /// Whether it was a batch or a reply.
+    fn take_output(&mut self, output: &Output, steady: &mut Steady) -> bool {
+        match OutputView::parse_after(output.payload(), output.aux, &steady.rids) {
+            Ok(OutputView::Batch(batch)) => self.receive_batch(&batch, output.connection, steady),
             Ok(OutputView::Control(reply)) => {
                 let rank = self.sender(output.connection);
                 if let Some(step) = self.controls.reply(rank, *reply) {
                     self.control_step(step);
                 }
             }
-            Ok(OutputView::Dead) => return self.receive_sentinel(output.connection),
-            Err(error) => return self.receive_garbage(output, &error),
+            Ok(OutputView::Dead) => {
+                self.receive_sentinel(output.connection);
+                return false;
+            }
+            Err(error) => {
+                self.receive_garbage(output, &error);
+                return false;
+            }
         }
-        if !self.bad_runs.is_empty() {
-            self.bad_runs.remove(&output.connection);
-        }
+        true
     }
 
-    fn receive_batch(&mut self, batch: &BatchView<'_>, connection: Option<Connection>) {
+    fn receive_batch(&mut self, batch: &BatchView<'_>, connection: Option<Connection>, steady: &mut Steady) {
         let load = batch.load();
         let rank = self.group.rules().rank_of(load.engine_index);
         if let Some(rank) = rank {
@@ -159,31 +209,43 @@ impl Driver {
         }
         let mut tally = Tally::default();
         let mut wakers = std::mem::take(&mut self.wakers);
-        for row in batch.rows() {
+        steady.follow(batch);
+        for (row, known) in batch.rows().zip(&mut steady.requests) {
             let new = row.output_ids.len();
-            let (stream, last) = match self.group.row(row.rid, new, row.completion_tokens, row.finish_reason) {
-                Row::Unknown => {
-                    if let Some(rank) = rank.filter(|_| row.finish_reason.is_none()) {
-                        self.group.orphan(rank, row.rid, self.now);
-                    }
-                    continue;
+            // Not looked up yet, ended, or begun again under the same id.
+            if !known.is_some_and(|key| self.group.has(key)) {
+                *known = self.group.find(row.rid.as_str());
+            }
+            let done = match *known {
+                Some(key) => self.group.row(key, new, row.completion_tokens, row.finish_reason),
+                None => Row::Unknown,
+            };
+            let overrun = match done {
+                Row::Running(stream) => {
+                    tally.add(new);
+                    (stream.push(&row, false, &mut wakers) == Pushed::Overrun).then(|| Arc::clone(stream))
                 }
-                Row::Running(stream) => (stream, false),
-                Row::Last(stream) => (stream, true),
+                Row::Last(stream) => {
+                    tally.add(new);
+                    // Who has read a stream to its end finds it counted.
+                    self.count(rank, &mut tally);
+                    stream.push(&row, true, &mut wakers);
+                    None
+                }
                 Row::Gap { stream, cause } => {
                     self.observe(rank, Event::Gap);
-                    tracing::warn!(rid = row.rid, ?cause, "output was lost");
+                    tracing::warn!(rid = %row.rid, ?cause, "output was lost");
                     stream.end(cause);
-                    continue;
+                    None
+                }
+                Row::Unknown => {
+                    if let Some(rank) = rank.filter(|_| row.finish_reason.is_none()) {
+                        self.group.orphan(rank, row.rid.as_str(), self.now);
+                    }
+                    None
                 }
             };
-            tally.rows += 1;
-            tally.tokens = tally.tokens.saturating_add(u32::try_from(new).unwrap_or(u32::MAX));
-            if last {
-                // Who has read a stream to its end finds it counted.
-                self.count(rank, &mut tally);
-            }
-            if stream.push(&row, last, &mut wakers) == Pushed::Overrun {
+            if let Some(stream) = overrun {
                 self.overrun(rank, &stream);
             }
         }

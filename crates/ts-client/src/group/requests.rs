@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::{Action, Group, Phase, Refusal, Request, Rid, Row};
+use super::table::{Request, RequestKey};
+use super::{Action, Group, Phase, Refusal, Rid, Row};
 use crate::error::EndCause;
 
 /// Requests whose abort one rank may owe, until it is reachable. More than any engine runs.
@@ -16,7 +17,7 @@ const MAX_ORPHANS: usize = 65_536;
 impl<K: Clone> Group<K> {
     /// Take a request in, before it is sent.
     pub(crate) fn submit(&mut self, rid: Rid, rank: usize, stream: K, now: Instant) -> Result<(), Refusal> {
-        if self.requests.contains_key(&rid) {
+        if self.requests.get(&rid).is_some() {
             return Err(Refusal::Duplicate);
         }
         if !self.serves(rank) {
@@ -28,7 +29,7 @@ impl<K: Clone> Group<K> {
             }
             state.running += 1;
         }
-        self.requests.insert(rid, Request { rank, tokens: 0, stream });
+        self.requests.insert(rid, rank, stream);
         Ok(())
     }
 
@@ -45,9 +46,25 @@ impl<K: Clone> Group<K> {
         self.remove(rid).map(|request| request.stream)
     }
 
+    /// Where the request with this id is in the table.
+    pub(crate) fn find(&self, rid: &str) -> Option<RequestKey> {
+        self.requests.find(rid)
+    }
+
+    /// Whether the request is still there.
+    pub(crate) fn has(&self, key: RequestKey) -> bool {
+        self.requests.has(key)
+    }
+
     /// A row arrived: `new` tokens, `completion` in all by the engine's count.
-    pub(crate) fn row(&mut self, rid: &str, new: usize, completion: i64, finish_reason: Option<&str>) -> Row<K> {
-        let Some(request) = self.requests.get_mut(rid) else { return Row::Unknown };
+    pub(crate) fn row(
+        &mut self,
+        key: RequestKey,
+        new: usize,
+        completion: i64,
+        finish_reason: Option<&str>,
+    ) -> Row<'_, K> {
+        let Some(request) = self.requests.at(key) else { return Row::Unknown };
         let expected = request.tokens.saturating_add(i64::try_from(new).unwrap_or(i64::MAX));
         request.tokens = completion;
         // An engine that aborts may do so without a count.
@@ -55,12 +72,17 @@ impl<K: Clone> Group<K> {
         if gap {
             let engine_index = self.rules.index_of(request.rank);
             let cause = EndCause::Gap { engine_index, expected, reported: completion };
-            return self.cancel(rid, finish_reason.is_none()).map_or(Row::Unknown, |stream| Row::Gap { stream, cause });
+            let rid = Arc::clone(&request.rid);
+            return self
+                .cancel(&rid, finish_reason.is_none())
+                .map_or(Row::Unknown, |stream| Row::Gap { stream, cause });
         }
         if finish_reason.is_some() {
-            return self.remove(rid).map_or(Row::Unknown, |request| Row::Last(request.stream));
+            let rid = Arc::clone(&request.rid);
+            return self.remove(&rid).map_or(Row::Unknown, |request| Row::Last(request.stream));
         }
-        Row::Running(request.stream.clone())
+        // Looked up again, since a reference that is returned here would be held above as well.
+        self.requests.at(key).map_or(Row::Unknown, |request| Row::Running(&request.stream))
     }
 
     /// A row of a request that is not in the table came from `rank`. If the rank was adopted, the request may be one of
@@ -90,20 +112,17 @@ impl<K: Clone> Group<K> {
     }
 
     fn cancel(&mut self, rid: &str, abort: bool) -> Option<K> {
-        let (rid, request) = self.requests.remove_entry(rid)?;
-        if let Some(state) = self.ranks.get_mut(request.rank) {
-            state.settle(&rid);
-        }
+        let request = self.remove(rid)?;
         if abort {
-            self.actions.push(Action::Abort { rank: request.rank, rids: vec![rid] });
+            self.actions.push(Action::Abort { rank: request.rank, rids: vec![request.rid] });
         }
         Some(request.stream)
     }
 
     fn remove(&mut self, rid: &str) -> Option<Request<K>> {
-        let (rid, request) = self.requests.remove_entry(rid)?;
+        let request = self.requests.remove(rid)?;
         if let Some(state) = self.ranks.get_mut(request.rank) {
-            state.settle(&rid);
+            state.settle(&request.rid);
         }
         Some(request)
     }
@@ -129,9 +148,9 @@ impl<K: Clone> Group<K> {
 
     pub(super) fn end_where(&mut self, cause: &EndCause, ends: impl Fn(&Request<K>) -> bool) {
         let mut aborts: Vec<Vec<Rid>> = vec![Vec::new(); self.ranks.len()];
-        for (rid, request) in self.requests.extract_if(|_, request| ends(request)) {
+        for request in self.requests.extract(ends) {
             if let Some(rids) = aborts.get_mut(request.rank) {
-                rids.push(rid);
+                rids.push(request.rid);
             }
             self.actions.push(Action::End { stream: request.stream, cause: cause.clone() });
         }

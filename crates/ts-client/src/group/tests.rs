@@ -77,6 +77,8 @@ struct Told {
     tokens: i64,
     ends: u32,
     finished: bool,
+    /// Where it was in the table.
+    key: Option<RequestKey>,
 }
 
 impl World {
@@ -156,7 +158,7 @@ impl World {
         assert_eq!(taken.is_ok(), serves, "{taken:?}");
         if serves {
             assert_eq!(self.group.submit(rid(request), rank, request, self.now), Err(Refusal::Duplicate));
-            self.requests.push(Told { rank, life: self.life[rank], tokens: 0, ends: 0, finished: false });
+            self.requests.push(Told { rank, life: self.life[rank], tokens: 0, ends: 0, finished: false, key: None });
         }
     }
 
@@ -166,9 +168,14 @@ impl World {
         told.tokens += 1 + i64::from(lost);
         let open = told.ends == 0;
         self.group.heard(told.rank, self.now);
-        match self.group.row(&rid(request), 1, told.tokens, finish.then_some("stop")) {
+        let found = self.group.find(&rid(request));
+        let key = told.key.or(found);
+        assert_eq!(found, key.filter(|_| open), "a place is another request's");
+        let Some(key) = key else { return assert!(!open, "rows of an open request arrive") };
+        told.key = Some(key);
+        match self.group.row(key, 1, told.tokens, finish.then_some("stop")) {
             Row::Unknown => assert!(!open, "rows of an open request arrive"),
-            Row::Running(stream) => assert!(open && !finish && !lost && stream == request),
+            Row::Running(stream) => assert!(open && !finish && !lost && *stream == request),
             Row::Last(stream) => {
                 assert!(open && finish && !lost && stream == request);
                 told.ends += 1;
@@ -205,13 +212,13 @@ impl World {
     }
 
     fn check(&self) {
-        let running = |rank: usize| self.group.requests.values().filter(|request| request.rank == rank).count();
+        let running = |rank: usize| self.group.requests.iter().filter(|request| request.rank == rank).count();
         for (rank, state) in self.group.ranks.iter().enumerate() {
             assert_eq!(state.running, running(rank), "the count of rank {rank}");
             assert!(state.phase == Phase::Live || running(rank) == 0, "nothing runs on rank {rank}: {state:?}");
         }
         for (request, told) in self.requests.iter().enumerate() {
-            let open = self.group.requests.contains_key(&rid(request));
+            let open = self.group.requests.get(&rid(request)).is_some();
             assert_eq!(told.ends, u32::from(!open), "request {request} ends once");
         }
         let state = self.group.state();
@@ -264,7 +271,7 @@ fn lives(rank_loss: RankLoss, happenings: &[Happening]) {
     world.group.close();
     world.act();
     assert!(world.requests.iter().all(|told| told.ends == 1));
-    let open: HashSet<&Rid> = world.group.requests.keys().collect();
+    let open: HashSet<&Rid> = world.group.requests.iter().map(|request| &request.rid).collect();
     assert!(open.is_empty());
 }
 

@@ -114,10 +114,12 @@ async fn a_host_that_goes_dark() {
     assert_eq!(client.state().ranks[0].status, RankStatus::Silent);
     for number in 0..20 {
         let rid = format!("later-{number}");
-        let stream = within(client.generate(request(&rid))).await.unwrap();
+        let mut stream = within(client.generate(request(&rid))).await.unwrap();
         assert_eq!(stream.engine_index(), 1, "0 of 20 are placed on it");
         assert_eq!(near.receive_add(), rid);
         near.send(&[(&rid, &[1], "stop", 1)]);
+        // Dropped before its last row it would be aborted.
+        assert_eq!(chunk(&mut stream).await.output_ids, [1]);
     }
 
     // The host is replaced; the old connection was never closed.

@@ -19,7 +19,7 @@ fuzz_target!(|message: &[u8]| {
                 let mut viewed = view.rows();
                 for row in rows {
                     let seen = viewed.next().expect("a row for each row");
-                    assert_eq!(row.rid, seen.rid);
+                    assert_eq!(row.rid, seen.rid.as_str());
                     assert_eq!(row.completion_tokens, seen.completion_tokens);
                     assert!(seen.output_ids.iter().eq(row.output_ids.iter().copied()));
                     assert_eq!(format!("{:?}", row.finish_details), format!("{:?}", seen.finish_details()));

@@ -171,17 +171,35 @@ impl<'f> Decoder<'f> {
     #[inline]
     pub fn str(&mut self) -> Result<&'f str> {
         let start = self.position;
-        let len = match self.peek_byte()? {
-            fixstr @ 0xa0..=0xbf => {
-                self.position += 1;
-                usize::from(fixstr & 0x1f)
-            }
-            _ => self.long_str_len()?,
-        };
-        match std::str::from_utf8(self.take(len)?) {
+        match std::str::from_utf8(self.str_bytes()?) {
             Ok(text) => Ok(text),
             Err(_) => Err(Error::Utf8 { offset: start }),
         }
+    }
+
+    /// Read a string that was checked before, as bytes.
+    #[inline]
+    pub(crate) fn str_bytes(&mut self) -> Result<&'f [u8]> {
+        let len = match *self.rest() {
+            [fixstr @ 0xa0..=0xbf, ..] => {
+                self.position += 1;
+                usize::from(fixstr & 0x1f)
+            }
+            [0xd9, len, ..] => {
+                self.position += 2;
+                usize::from(len)
+            }
+            _ => self.long_str_len()?,
+        };
+        self.take(len)
+    }
+
+    /// Whether the empty string comes next, which is then consumed.
+    #[inline]
+    pub(crate) fn take_empty_str(&mut self) -> bool {
+        let is_empty = matches!(self.peek_byte(), Ok(0xa0));
+        self.position += usize::from(is_empty);
+        is_empty
     }
 
     fn long_str_len(&mut self) -> Result<usize> {

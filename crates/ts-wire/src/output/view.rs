@@ -25,7 +25,7 @@
 //! # let frame = ts_wire::encode_frames(&batch).remove(0);
 //! let mut streams: HashMap<String, Vec<i32>> = HashMap::from([("a".into(), vec![])]);
 //! for row in BatchView::parse(&frame)?.rows() {
-//!     if let Some(tokens) = streams.get_mut(row.rid) {
+//!     if let Some(tokens) = streams.get_mut(row.rid.as_str()) {
 //!         row.output_ids.append_to(tokens);
 //!     }
 //! }
@@ -34,8 +34,12 @@
 //! ```
 
 mod columns;
+mod rids;
+
+pub use rids::{KnownRids, Rid};
 
 use columns::{Columns, Cursor, Rare, details, floats, ids, nonempty};
+use rids::{RidIter, Rids};
 
 use super::{FinishDetails, PromptTopLogprobs, TopLogprobs};
 use crate::codec::Wire;
@@ -46,9 +50,7 @@ use crate::msgpack::{Decoder, numbers};
 #[derive(Debug, Clone)]
 pub struct BatchView<'a> {
     message: &'a [u8],
-    /// Read once and kept: to check a string again costs more than to store
-    /// it.
-    rids: Vec<&'a str>,
+    rids: Rids<'a>,
     columns: Cursors,
     load: BatchLoad,
 }
@@ -72,7 +74,7 @@ pub struct BatchLoad {
 #[derive(Debug, Clone, Copy)]
 pub struct RowView<'a> {
     /// The request's id.
-    pub rid: &'a str,
+    pub rid: Rid<'a>,
     /// Tokens since the request's last row.
     pub output_ids: Ids<'a>,
     /// `None` while running, then `"stop"`, `"length"` or `"abort"`.
@@ -108,7 +110,7 @@ pub struct Floats<'a> {
 #[derive(Debug, Clone)]
 pub struct Rows<'v, 'a> {
     message: &'a [u8],
-    rids: std::slice::Iter<'v, &'a str>,
+    rids: RidIter<'v, 'a>,
     columns: Cursors,
 }
 
@@ -135,11 +137,22 @@ impl<'a> BatchView<'a> {
     /// As decoding a [`BatchTokenIDOutSlim`](super::BatchTokenIDOutSlim) and
     /// asking it for its requests.
     pub fn parse(message: &'a [u8]) -> Result<Self> {
+        Self::parse_after(message, &KnownRids::default())
+    }
+
+    /// The same, for a batch that may have the ids of one before it, which is
+    /// the usual case with batches of one engine: [`BatchView::rids_known`]
+    /// then says so.
+    ///
+    /// # Errors
+    ///
+    /// As [`BatchView::parse`].
+    pub fn parse_after(message: &'a [u8], known: &KnownRids) -> Result<Self> {
         let mut decoder = Decoder::over(message);
         let mut columns = Columns::open(&mut decoder)?;
-        let rids = columns.rids()?;
+        let rids = columns.rids(known)?;
         let output_ids = columns.required("output_ids", ids)?;
-        let finished_reasons = columns.required("finished_reasons", Decoder::str)?;
+        let finished_reasons = columns.required("finished_reasons", nonempty)?;
         let prompt_tokens = columns.required("prompt_tokens", Decoder::i64)?;
         let completion_tokens = columns.required("completion_tokens", Decoder::i64)?;
         let cached_tokens = columns.required("cached_tokens", Decoder::i64)?;
@@ -170,6 +183,12 @@ impl<'a> BatchView<'a> {
     /// not say.
     pub fn load(&self) -> BatchLoad {
         self.load
+    }
+
+    /// Whether the rows are those of the batch whose ids were known: the same
+    /// requests in the same order.
+    pub fn rids_known(&self) -> bool {
+        matches!(self.rids, Rids::Known { .. })
     }
 
     /// The number of rows.
@@ -204,8 +223,8 @@ impl<'a> Iterator for Rows<'_, 'a> {
 
     #[inline]
     fn next(&mut self) -> Option<RowView<'a>> {
-        let rid = *self.rids.next()?;
         let message = self.message;
+        let rid = self.rids.next(message)?;
         let columns = &mut self.columns;
         // Every entry was read once by `parse`, so no read below fails; only
         // the ids end the iteration.
@@ -230,7 +249,7 @@ impl<'a> Iterator for Rows<'_, 'a> {
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {
-        self.rids.size_hint()
+        (self.rids.len(), Some(self.rids.len()))
     }
 }
 
@@ -243,6 +262,12 @@ impl RowView<'_> {
     /// sends it. Decoded anew at every call, as everything below.
     pub fn finish_details(&self) -> Option<FinishDetails> {
         self.details?.decode(self.message)
+    }
+
+    /// Whether the batch has none of the columns that are read by the methods
+    /// below, as most have not.
+    pub fn is_plain(&self) -> bool {
+        self.rare.is_none()
     }
 
     /// Verification rounds so far, with speculative decoding.

@@ -2,6 +2,7 @@
 
 use std::num::NonZeroUsize;
 
+use super::rids::{KnownRids, Rids};
 use super::{Floats, Ids};
 use crate::codec::Wire;
 use crate::error::{Error, Result};
@@ -40,7 +41,7 @@ impl<'d, 'a> Columns<'d, 'a> {
     }
 
     /// The first column; it says how many rows there are.
-    pub(super) fn rids(&mut self) -> Result<Vec<&'a str>> {
+    pub(super) fn rids(&mut self, known: &KnownRids) -> Result<Rids<'a>> {
         let missing = Error::MissingField("rids");
         let Some(decoder) = self.reader.raw() else {
             return Err(missing);
@@ -48,6 +49,11 @@ impl<'d, 'a> Columns<'d, 'a> {
         if decoder.take_nil()? {
             return Err(missing);
         }
+        if let Some(rids) = known.at(decoder) {
+            self.rows = known.rows;
+            return Ok(rids);
+        }
+        let start = decoder.position();
         let mut read = || {
             self.rows = decoder.array_len()?;
             // At most sixteen times what is left of the message.
@@ -57,7 +63,8 @@ impl<'d, 'a> Columns<'d, 'a> {
             }
             Ok(rids)
         };
-        read().map_err(|error: Error| error.in_field("rids"))
+        let read = read().map_err(|error: Error| error.in_field("rids"))?;
+        Ok(Rids::Read { column: decoder.since(start), rids: read })
     }
 
     /// The rare columns, then whatever a newer engine appended.
@@ -157,7 +164,7 @@ impl Rare {
 impl Cursor {
     /// The decoder's position; it has read the message's header.
     #[inline]
-    fn at(decoder: &Decoder<'_>) -> Self {
+    pub(super) fn at(decoder: &Decoder<'_>) -> Self {
         Self(NonZeroUsize::new(decoder.position()).unwrap_or(NonZeroUsize::MAX))
     }
 
@@ -209,10 +216,10 @@ pub(super) fn floats<'a>(decoder: &mut Decoder<'a>) -> Result<Floats<'a>> {
 /// A finish reason, `None` for the empty one of a running request.
 #[inline]
 pub(super) fn nonempty<'a>(decoder: &mut Decoder<'a>) -> Result<Option<&'a str>> {
-    match decoder.str()? {
-        "" => Ok(None),
-        reason => Ok(Some(reason)),
+    if decoder.take_empty_str() {
+        return Ok(None);
     }
+    Ok(Some(decoder.str()?).filter(|reason| !reason.is_empty()))
 }
 
 /// Finish details: what [`FinishDetails`] decodes from, or `nil`.
