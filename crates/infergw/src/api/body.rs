@@ -142,8 +142,8 @@ impl Envelope {
             stream,
             include_usage: options.is_some_and(|options| options.include_usage == Some(true)),
             rank,
-            choices: if endpoint.end() == StreamEnd::Choices { choices(&fields) } else { 1 },
-            deterministic: fields.is_deterministic(),
+            choices: if endpoint.end() == StreamEnd::Choices { choices(endpoint, &fields) } else { 1 },
+            deterministic: fields.is_deterministic(endpoint),
         })
     }
 }
@@ -173,9 +173,9 @@ struct StreamOptions {
 }
 
 /// How many choices the answer will have. Values that make no sense are the backend's to refuse; they count as one.
-fn choices(fields: &Fields<'_>) -> usize {
+fn choices(endpoint: Endpoint, fields: &Fields<'_>) -> usize {
     let n = fields.n.and_then(|n| serde_json::from_str::<usize>(n.get()).ok()).unwrap_or(1);
-    let prompts = match fields.prompt.map(RawValue::get) {
+    let prompts = match fields.prompt.filter(|_| endpoint == Endpoint::Completions).map(RawValue::get) {
         // A list of strings or of lists is one prompt each; a list of token ids is one prompt.
         Some(text) if text.starts_with('[') => {
             let rest = text.trim_start_matches('[').trim_start();
@@ -202,13 +202,29 @@ struct Fields<'a> {
     prompt: Option<&'a RawValue>,
     temperature: Option<&'a RawValue>,
     seed: Option<&'a RawValue>,
+    sampling_params: Option<&'a RawValue>,
+}
+
+/// Where SGLang's own endpoint has its sampling.
+#[derive(Deserialize)]
+struct SamplingParams<'a> {
+    #[serde(borrow, default)]
+    temperature: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    sampling_seed: Option<&'a RawValue>,
 }
 
 impl Fields<'_> {
-    fn is_deterministic(&self) -> bool {
-        let zero =
-            self.temperature.is_some_and(|value| serde_json::from_str::<f64>(value.get()).is_ok_and(|t| t == 0.0));
-        let seeded = self.seed.is_some_and(|value| serde_json::from_str::<i64>(value.get()).is_ok());
+    fn is_deterministic(&self, endpoint: Endpoint) -> bool {
+        let (temperature, seed) = match endpoint {
+            Endpoint::Generate => self
+                .sampling_params
+                .and_then(|params| serde_json::from_str::<SamplingParams<'_>>(params.get()).ok())
+                .map_or((None, None), |params| (params.temperature, params.sampling_seed)),
+            _ => (self.temperature, self.seed),
+        };
+        let zero = temperature.is_some_and(|value| serde_json::from_str::<f64>(value.get()).is_ok_and(|t| t == 0.0));
+        let seeded = seed.is_some_and(|value| serde_json::from_str::<i64>(value.get()).is_ok());
         zero || seeded
     }
 }
@@ -236,6 +252,7 @@ impl<'de: 'a, 'a> Deserialize<'de> for Fields<'a> {
                         "prompt" => &mut fields.prompt,
                         "temperature" => &mut fields.temperature,
                         "seed" => &mut fields.seed,
+                        "sampling_params" => &mut fields.sampling_params,
                         _ => {
                             map.next_value::<IgnoredAny>()?;
                             continue;
@@ -299,7 +316,7 @@ mod tests {
     #[test]
     fn s3_choices_are_n_times_the_prompts() {
         let choices = |rest: &str| {
-            Envelope::parse(Endpoint::ChatCompletions, format!("{{\"model\":\"m\"{rest}}}").as_bytes()).unwrap().choices
+            Envelope::parse(Endpoint::Completions, format!("{{\"model\":\"m\"{rest}}}").as_bytes()).unwrap().choices
         };
         assert_eq!(choices(""), 1);
         assert_eq!(choices(r#","n":3"#), 3);
@@ -307,6 +324,14 @@ mod tests {
         assert_eq!(choices(r#","prompt":[[1,2],[3]]"#), 2);
         assert_eq!(choices(r#","prompt":[1,2,3]"#), 1);
         assert_eq!(choices(r#","n":0"#), 1);
+    }
+
+    /// C5: `/generate` has its sampling in `sampling_params`, and nowhere else.
+    #[test]
+    fn c5_determinism_of_native_requests() {
+        let is = |body: &str| Envelope::parse(Endpoint::Generate, body.as_bytes()).unwrap().deterministic;
+        assert!(is(r#"{"sampling_params":{"temperature":0}}"#) && is(r#"{"sampling_params":{"sampling_seed":3}}"#));
+        assert!(!is(r#"{"temperature":0,"seed":1}"#) && !is(r#"{"sampling_params":[{"temperature":0}]}"#));
     }
 
     #[test]

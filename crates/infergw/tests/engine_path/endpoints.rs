@@ -137,7 +137,7 @@ async fn a6_native_refusals() {
         (json!({"text": "a", "sampling_params": {"max_new_tokens": 0}}), "sampling_params.max_new_tokens"),
         (json!({"text": "a", "sampling_params": {"max_new_tokens": 300}}), "sampling_params.max_new_tokens"),
         (json!({"text": "a", "sampling_params": {"custom_params": {"a": 1}}}), "sampling_params.custom_params"),
-        (json!({"text": "a", "sampling_params": {"temperature": 9}}), "temperature"),
+        (json!({"text": "a", "sampling_params": {"temperature": 9}}), "sampling_params.temperature"),
         (json!({"text": "a", "return_logprob": 1}), "return_logprob"),
         (json!({"text": "a", "return_logprob": true, "logprob_start_len": 0}), "logprob_start_len"),
         (json!({"text": "a", "image_data": "x"}), "image_data"),

@@ -12,11 +12,22 @@ pub(super) use told::teller;
 pub const RENAMES: &[(&str, &str)] = &[("stop", "stop_sequences"), ("response_format", "output_config.format")];
 
 /// Fields with a meaning that engines cannot be asked for. Empty values pass.
-const REFUSED: [&str; 3] = ["container", "context_management", "mcp_servers"];
+pub const REFUSED: &[&str] = &["container", "context_management", "mcp_servers"];
+
+/// Fields that are accepted and change nothing here, beside those of the dialect.
+pub const WITHOUT_EFFECT: &[&str] = &["cache_control"];
 
 /// Fields of the chat dialect that would change the answer's form.
-const FOREIGN: [&str; 7] =
-    ["n", "logprobs", "top_logprobs", "stop", "max_completion_tokens", "continue_final_message", "stream_options"];
+const FOREIGN: [&str; 8] = [
+    "n",
+    "logprobs",
+    "top_logprobs",
+    "stop",
+    "max_completion_tokens",
+    "continue_final_message",
+    "stream_options",
+    "response_format",
+];
 
 /// What a list of content may hold, by role.
 const USER_BLOCKS: &str = "text, document (of text) and tool_result";
@@ -35,7 +46,7 @@ pub fn read(mut body: Map<String, Value>, counting: bool) -> Result<Map<String, 
     for name in REFUSED {
         let empty =
             |value: &Value| value.as_array().is_some_and(Vec::is_empty) || value.as_object().is_some_and(Map::is_empty);
-        if body.get(name).is_some_and(|value| !empty(value)) {
+        if body.get(*name).is_some_and(|value| !empty(value)) {
             return Err(bad(name, "is not supported by this model's engine"));
         }
     }
@@ -255,18 +266,30 @@ fn thinking(body: &mut Map<String, Value>) -> Result<(), ApiError> {
 /// `output_config`: an effort, and a format as a JSON schema.
 fn output_format(body: &mut Map<String, Value>) -> Result<(), ApiError> {
     let (config, older) = (body.remove("output_config"), body.remove("output_format"));
-    if let Some(effort) = config.as_ref().and_then(|config| config.get("effort")).filter(|effort| !effort.is_null()) {
-        body.insert("reasoning_effort".into(), effort.clone());
+    let mut config = match config {
+        None => Map::new(),
+        Some(Value::Object(config)) => config,
+        Some(_) => return Err(bad("output_config", "must be an object")),
+    };
+    match config.remove("effort") {
+        None | Some(Value::Null) => {}
+        Some(effort @ Value::String(_)) => {
+            body.insert("reasoning_effort".into(), effort);
+        }
+        Some(_) => return Err(bad("output_config.effort", "must be a string")),
     }
-    let format = older.or_else(|| config?.get("format").filter(|format| !format.is_null()).cloned());
-    let Some(format) = format else { return Ok(()) };
+    let (field, format) = match (older, config.remove("format")) {
+        (Some(format), _) => ("output_format", format),
+        (None, Some(Value::Null) | None) => return Ok(()),
+        (None, Some(format)) => ("output_config.format", format),
+    };
     match (format.get("type").and_then(Value::as_str), format.get("schema")) {
         (Some("json_schema"), Some(schema @ Value::Object(_))) => {
             let schema = json!({"type": "json_schema", "json_schema": {"name": "output", "schema": schema}});
             body.insert("response_format".into(), schema);
             Ok(())
         }
-        _ => Err(bad("output_config.format", "must be of type json_schema with a schema")),
+        _ => Err(bad(field, "must be of type json_schema with a schema")),
     }
 }
 

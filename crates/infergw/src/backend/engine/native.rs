@@ -22,8 +22,20 @@ pub const RENAMES: &[(&str, &str)] = &[
     ("seed", "sampling_params.sampling_seed"),
     ("include_stop_str_in_output", "sampling_params.no_stop_trim"),
     ("logprobs", "top_logprobs_num"),
-    ("add_special_tokens", "sampling_params.add_special_tokens"),
     ("prompt", "text"),
+    ("temperature", "sampling_params.temperature"),
+    ("top_p", "sampling_params.top_p"),
+    ("top_k", "sampling_params.top_k"),
+    ("min_p", "sampling_params.min_p"),
+    ("frequency_penalty", "sampling_params.frequency_penalty"),
+    ("presence_penalty", "sampling_params.presence_penalty"),
+    ("repetition_penalty", "sampling_params.repetition_penalty"),
+    ("stop", "sampling_params.stop"),
+    ("stop_token_ids", "sampling_params.stop_token_ids"),
+    ("ignore_eos", "sampling_params.ignore_eos"),
+    ("skip_special_tokens", "sampling_params.skip_special_tokens"),
+    ("n", "sampling_params.n"),
+    ("logit_bias", "sampling_params.logit_bias"),
     ("json_schema", "sampling_params.json_schema"),
     ("regex", "sampling_params.regex"),
     ("ebnf", "sampling_params.ebnf"),
@@ -31,7 +43,7 @@ pub const RENAMES: &[(&str, &str)] = &[
 ];
 
 /// Fields with a meaning that engines cannot be asked for. Empty values pass.
-const REFUSED: [&str; 9] = [
+pub const REFUSED: &[&str] = &[
     "image_data",
     "audio_data",
     "video_data",
@@ -42,6 +54,9 @@ const REFUSED: [&str; 9] = [
     "custom_logit_processor",
     "return_hidden_states",
 ];
+
+/// Fields that are accepted and change nothing here.
+pub const WITHOUT_EFFECT: &[&str] = &["rid", "sampling_params.spaces_between_special_tokens"];
 
 /// What its answers look like.
 #[derive(Debug)]
@@ -58,7 +73,7 @@ pub struct Native {
 /// A 400 with the field at fault.
 pub fn read(mut body: Map<String, Value>) -> Result<(Native, Map<String, Value>), ApiError> {
     for name in REFUSED {
-        if body.get(name).is_some_and(|value| !is_empty(value)) {
+        if body.get(*name).is_some_and(|value| !is_empty(value)) {
             return Err(unsupported(name));
         }
     }

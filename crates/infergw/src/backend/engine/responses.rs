@@ -10,16 +10,15 @@ mod item;
 mod told;
 
 /// Fields of the chat dialect, as they are called here.
-pub const RENAMES: &[(&str, &str)] = &[
-    ("messages", "input"),
-    ("max_tokens", "max_output_tokens"),
-    ("response_format", "text.format"),
-    ("reasoning_effort", "reasoning.effort"),
-];
+pub const RENAMES: &[(&str, &str)] =
+    &[("messages", "input"), ("max_tokens", "max_output_tokens"), ("response_format", "text.format")];
 
 /// Fields that need state on the server, or servers behind it. Their empty values pass.
-const REFUSED: [&str; 6] =
-    ["background", "context_management", "conversation", "moderation", "previous_response_id", "prompt"];
+pub const REFUSED: &[&str] =
+    &["background", "context_management", "conversation", "moderation", "previous_response_id", "prompt"];
+
+/// Fields that are accepted and change nothing here, beside those of the dialect.
+pub const WITHOUT_EFFECT: &[&str] = &["max_tool_calls"];
 
 /// Fields of the chat dialect that would change the answer's form, and those that are read into others.
 const FOREIGN: [&str; 9] = [
@@ -72,7 +71,7 @@ fn bad(field: &str, rule: &str) -> ApiError {
 pub fn read(mut body: Map<String, Value>) -> Result<(Responses, Map<String, Value>), ApiError> {
     body.retain(|_, value| !value.is_null());
     for name in REFUSED {
-        let Some(value) = body.remove(name) else { continue };
+        let Some(value) = body.remove(*name) else { continue };
         let empty = value == json!(false) || value.as_array().is_some_and(Vec::is_empty);
         if !empty {
             return Err(unsupported(name, "needs state that this gateway does not keep"));
@@ -146,7 +145,11 @@ fn text(body: &mut Map<String, Value>) -> Result<(), ApiError> {
     if let Some(verbosity) = text.remove("verbosity") {
         body.insert("verbosity".into(), verbosity);
     }
-    let Some(Value::Object(mut format)) = text.remove("format") else { return Ok(()) };
+    let mut format = match text.remove("format") {
+        None | Some(Value::Null) => return Ok(()),
+        Some(Value::Object(format)) => format,
+        Some(_) => return Err(bad("text.format", "must be an object")),
+    };
     let kind = format.get("type").cloned();
     let format = match kind.as_ref().and_then(Value::as_str) {
         // Name, schema and strictness stand one level deeper there.
@@ -163,12 +166,14 @@ fn text(body: &mut Map<String, Value>) -> Result<(), ApiError> {
 fn reasoning(body: &mut Map<String, Value>) -> Result<(), ApiError> {
     match body.remove("reasoning") {
         None => Ok(()),
-        Some(Value::Object(mut reasoning)) => {
-            if let Some(effort) = reasoning.remove("effort").filter(|effort| !effort.is_null()) {
+        Some(Value::Object(mut reasoning)) => match reasoning.remove("effort") {
+            None | Some(Value::Null) => Ok(()),
+            Some(effort @ Value::String(_)) => {
                 body.insert("reasoning_effort".into(), effort);
+                Ok(())
             }
-            Ok(())
-        }
+            Some(_) => Err(bad("reasoning.effort", "must be a string")),
+        },
         Some(_) => Err(bad("reasoning", "must be an object")),
     }
 }

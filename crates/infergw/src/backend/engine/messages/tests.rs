@@ -101,6 +101,9 @@ fn a6_what_cannot_be_honoured_is_named() {
         (json!({"messages": [user], "tool_choice": {"type": "tool"}}), "'tool_choice'"),
         (json!({"messages": [user], "thinking": {"type": "maybe"}}), "'thinking'"),
         (json!({"messages": [user], "output_config": {"format": {"type": "xml"}}}), "'output_config.format'"),
+        (json!({"messages": [user], "output_config": {"effort": 3}}), "'output_config.effort'"),
+        (json!({"messages": [user], "output_config": "low"}), "'output_config'"),
+        (json!({"messages": [user], "output_format": {"type": "xml"}}), "'output_format'"),
     ] {
         let error = read_body(body.clone()).unwrap_err();
         let text = String::from_utf8(error.body().to_vec()).unwrap();

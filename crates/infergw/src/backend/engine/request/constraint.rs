@@ -74,7 +74,7 @@ pub(super) fn parse(fields: &Fields<'_>) -> Result<Option<Constraint>, ApiError>
         }
     }
     let field = "structured_outputs";
-    match fields.get(field) {
+    match fields.get("structured_outputs") {
         None => {}
         Some(Value::Object(inner)) => {
             for (name, value) in inner.iter().filter(|(_, value)| !value.is_null()) {

@@ -81,6 +81,8 @@ fn a6_what_cannot_be_honoured_is_named() {
         (json!({"input": "x", "background": true}), "background"),
         (json!({"input": "x", "truncation": "auto"}), "truncation"),
         (json!({"input": "x", "instructions": 5}), "instructions"),
+        (json!({"input": "x", "reasoning": {"effort": 5}}), "reasoning.effort"),
+        (json!({"input": "x", "text": {"format": "json"}}), "text.format"),
         (json!({"input": "x", "include": ["file_search_call.results"]}), "include"),
         (json!({"input": "x", "tools": [{"type": "web_search"}]}), "tools[0].type"),
         (json!({"input": "x", "tool_choice": {"type": "mcp"}}), "tool_choice"),
