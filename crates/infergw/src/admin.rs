@@ -50,6 +50,7 @@ where
         "/readyz" => Ok(health::ready(gateway)),
         "/metrics" => Ok(health::metrics(gateway)),
         "/admin/flights" => flights(gateway, request.uri().query()),
+        "/admin/admission" => Ok(health::json(&serde_json::json!(gateway.admission.seen()))),
         "/admin/reload" => Ok(health::json(&serde_json::json!({"last": gateway.reload.last()}))),
         _ => Err(ApiError::unknown_path()),
     }

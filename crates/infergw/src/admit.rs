@@ -1,4 +1,4 @@
-//! Step 3: who is it, may it run now.
+//! Step 3: who is it, may it come in.
 
 use std::sync::Arc;
 
@@ -15,13 +15,13 @@ pub const API_KEY: &str = "x-api-key";
 
 /// The keys that callers may present.
 #[derive(Debug)]
-pub struct Admission {
+pub struct Keys {
     /// Digests, so that a comparison takes the same time whatever is presented.
     keys: Vec<([u8; 32], Arc<str>)>,
     open: Arc<str>,
 }
 
-impl Admission {
+impl Keys {
     /// With no keys everybody is let in.
     pub fn new(keys: &[ApiKey]) -> Self {
         let keys = keys.iter().map(|key| (digest(key.key.as_bytes()), Arc::from(key.tenant.as_str()))).collect();
@@ -99,30 +99,30 @@ mod tests {
         headers
     }
 
-    fn admission() -> Admission {
+    fn keys() -> Keys {
         let key = |key: &str, tenant: &str| ApiKey { key: key.into(), tenant: tenant.into() };
-        Admission::new(&[key("one", "a"), key("two", "a"), key("three", "b")])
+        Keys::new(&[key("one", "a"), key("two", "a"), key("three", "b")])
     }
 
     #[test]
     fn x1_a_key_is_needed_where_keys_are_set() {
-        let admission = admission();
+        let keys = keys();
         for wrong in ["Bearer four", "Bearer one1", "Bearer on", "Basic one", "one", "Bearer ", ""] {
-            let refused = admission.enter(&headers("authorization", wrong)).unwrap_err();
+            let refused = keys.enter(&headers("authorization", wrong)).unwrap_err();
             assert_eq!(refused.status.as_u16(), 401, "{wrong}");
         }
-        assert_eq!(admission.enter(&HeaderMap::new()).unwrap_err().status.as_u16(), 401);
-        assert_eq!(&*admission.enter(&headers("authorization", "bearer three")).unwrap().tenant, "b");
-        assert_eq!(&*admission.enter(&headers("x-api-key", "one")).unwrap().tenant, "a");
+        assert_eq!(keys.enter(&HeaderMap::new()).unwrap_err().status.as_u16(), 401);
+        assert_eq!(&*keys.enter(&headers("authorization", "bearer three")).unwrap().tenant, "b");
+        assert_eq!(&*keys.enter(&headers("x-api-key", "one")).unwrap().tenant, "a");
     }
 
     #[test]
     fn c3_scopes_are_tenants_or_else_credentials() {
-        let admission = admission();
-        let scope = |key: &str| admission.enter(&headers("authorization", key)).unwrap().scope;
+        let keys = keys();
+        let scope = |key: &str| keys.enter(&headers("authorization", key)).unwrap().scope;
         assert_eq!(scope("Bearer one"), scope("Bearer two"));
         assert_ne!(scope("Bearer one"), scope("Bearer three"));
-        let open = Admission::new(&[]);
+        let open = Keys::new(&[]);
         let scope = |key: &str| open.enter(&headers("authorization", key)).unwrap().scope;
         assert_ne!(scope("Bearer x"), scope("Bearer y"));
         let scope = |key: &str| open.enter(&headers("x-api-key", key)).unwrap().scope;
@@ -133,9 +133,9 @@ mod tests {
     #[test]
     fn x2_the_gateways_key_does_not_go_upstream() {
         let mut sent = headers("authorization", "Bearer one");
-        Admission::new(&[]).hide_key(&mut sent);
+        Keys::new(&[]).hide_key(&mut sent);
         assert_eq!(sent.len(), 1);
-        admission().hide_key(&mut sent);
+        keys().hide_key(&mut sent);
         assert!(sent.is_empty());
     }
 }

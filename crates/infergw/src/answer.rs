@@ -89,8 +89,8 @@ fn enter<B>(gateway: &Gateway, request: &Request<B>) -> Result<(Route, Option<Ca
     // Without a key nobody learns which paths there are (X1).
     let caller = match &route {
         Ok(route) if route.is_open() => None,
-        Ok(Route::Metrics) if gateway.config.server.admin.is_none() && !gateway.admission.needs_key() => None,
-        _ => Some(gateway.admission.enter(request.headers())?),
+        Ok(Route::Metrics) if gateway.config.server.admin.is_none() && !gateway.keys.needs_key() => None,
+        _ => Some(gateway.keys.enter(request.headers())?),
     };
     Ok((route?, caller))
 }
@@ -117,15 +117,15 @@ where
     let model = gateway.pool.label(&question.model);
     record.known(model.clone(), &question.caller.tenant);
 
-    // Step 4: join, or lead. The leader's flight goes on in `Pool::answer`, in a task of its own.
+    // Step 4: join, or lead. The leader's flight goes on in `Admission::answer`, in a task of its own: followers take no place.
     let (stream, shape) = (question.stream, question.endpoint.errors());
     if let (Some(claim), Some(seen)) = (&claim, seen) {
         return resume::again(gateway, claim, seen, record).await;
     }
     let key = shared.inspect_err(|bypass| gateway.metrics.sharing.bypassed(*bypass)).ok();
-    let pool = Arc::clone(&gateway.pool);
+    let (admission, pool) = (Arc::clone(&gateway.admission), Arc::clone(&gateway.pool));
     let id = Arc::clone(&question.request_id);
-    let lead = move |writer| async move { pool.answer(&question, writer).await };
+    let lead = move |writer| async move { admission.answer(&pool, &question, writer).await };
     if key.is_none() && !stream && claim.is_none() {
         let (cursor, run) = gateway.flights.alone(lead);
         record.joined(Role::Off);
@@ -145,7 +145,7 @@ where
     subscribed(cursor, KeepAlive::every(silence, shape), record, role).await
 }
 
-/// Step 7: the head comes from the flight, so that an upstream's 429 is a 429 for all; then the body, event by event.
+/// Step 8: the head comes from the flight, so that an upstream's 429 is a 429 for all; then the body, event by event.
 async fn subscribed(
     mut cursor: Cursor,
     mut keep_alive: KeepAlive,
@@ -237,7 +237,7 @@ where
     let bytes = body::read(incoming, &gateway.config.limits, gateway.config.timeouts.request_body).await?;
     body::check_depth(&bytes, gateway.config.limits.max_depth)?;
     let (mut question, envelope) = api::question(endpoint, &parts.headers, bytes, caller, request_id)?;
-    gateway.admission.hide_key(&mut question.headers);
+    gateway.keys.hide_key(&mut question.headers);
     if question.model.is_empty() {
         question.model = gateway.pool.only_model()?;
     }

@@ -1,4 +1,4 @@
-//! Step 6: run a question on one backend, writing its answer into the flight.
+//! Step 7: run a question on one backend, writing its answer into the flight.
 
 use std::sync::Arc;
 

@@ -4,11 +4,12 @@
 //!
 //! 1. [`listen`]: accept connections, HTTP/1.1 and HTTP/2, limits, drain.
 //! 2. [`api`]: what the client speaks, parsed once, and the one error shape.
-//! 3. [`admit`]: who is it, may it run now.
+//! 3. [`admit`]: who is it, may it come in.
 //! 4. [`coalesce`]: the same question in flight? Join its flight, else start one.
-//! 5. [`pool`]: which backend serves this model; retry before the first byte.
-//! 6. [`backend`]: run it, as an HTTP relay or on an engine group.
-//! 7. [`reply`]: the HTTP body is a read of the flight's log.
+//! 5. [`admission`]: may it run now, or who comes before it.
+//! 6. [`pool`]: which backend serves this model; retry before the first byte.
+//! 7. [`backend`]: run it, as an HTTP relay or on an engine group.
+//! 8. [`reply`]: the HTTP body is a read of the flight's log.
 //!
 //! [`answer`] is the life of a request: the one function that calls the steps in this order.
 #![forbid(unsafe_code)]
@@ -18,6 +19,7 @@ pub mod answer;
 pub mod api;
 pub mod admit;
 pub mod coalesce;
+pub mod admission;
 pub mod pool;
 pub mod backend;
 pub mod reply;
@@ -47,7 +49,8 @@ use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
-use admit::Admission;
+use admission::Admission;
+use admit::Keys;
 use backend::StartError;
 use backend::engine::EngineBackend;
 use coalesce::Flights;
@@ -67,7 +70,9 @@ pub struct Gateway {
     /// Its own metrics.
     pub metrics: Arc<Metrics>,
     /// Who may come in.
-    pub admission: Admission,
+    pub keys: Keys,
+    /// Who may run now.
+    pub admission: Arc<Admission>,
     /// The backends.
     pub pool: Arc<Pool>,
     /// The flights.
@@ -123,7 +128,8 @@ impl Gateway {
             max_subscribers: config.coalesce.max_subscribers,
         };
         let pool = Arc::new(Pool::new(&config, engines, Arc::clone(&metrics), Arc::clone(&drain))?);
-        let reload = Reload::new(Arc::clone(&pool), metrics.reloads.clone());
+        let admission = Arc::new(Admission::new(&config, metrics.admissions.clone(), Arc::clone(&drain)));
+        let reload = Reload::new(Arc::clone(&pool), Arc::clone(&admission), metrics.reloads.clone());
         reload.discover(&config).await;
         let mut flights = Flights::counting(bounds, config.coalesce.total, metrics.sharing.clone())
             .remembering(config.coalesce.remember);
@@ -132,7 +138,8 @@ impl Gateway {
             flights = flights.resuming(linger, linger_bytes, metrics.resuming.clone());
         }
         let gateway = Arc::new(Gateway {
-            admission: Admission::new(&config.keys),
+            keys: Keys::new(&config.keys),
+            admission,
             pool,
             reload,
             flights,

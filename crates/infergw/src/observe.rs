@@ -9,6 +9,7 @@ use tokio::time::Instant;
 
 use crate::types::{Cause, End, Role};
 
+pub mod admission;
 pub mod backends;
 pub mod latency;
 pub mod metrics;
@@ -17,6 +18,7 @@ pub mod resuming;
 pub mod sharing;
 pub mod tokenizing;
 
+pub use admission::{Admissions, TenantMetrics};
 pub use backends::{BackendMetrics, Backends};
 pub use latency::{Gaps, InterToken};
 pub use metrics::Metrics;

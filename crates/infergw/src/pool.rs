@@ -1,4 +1,4 @@
-//! Step 5: which backend serves this model; retry before the first byte (R4).
+//! Step 6: which backend serves this model; retry before the first byte (R4).
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -127,6 +127,12 @@ impl Pool {
             return Ok(());
         }
         Err(ApiError::model_not_found(model))
+    }
+
+    /// The model that a name means, by its name at its backends.
+    pub fn meant(&self, model: &str) -> Arc<str> {
+        let roster = self.roster.load();
+        roster.models.get(model).map_or_else(|| Arc::from(model), |entry| Arc::clone(&entry.name))
     }
 
     /// The model that is meant where a question names none: the only one.

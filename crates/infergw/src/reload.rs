@@ -12,6 +12,7 @@ use serde::Serialize;
 use tokio::sync::Mutex;
 use tokio::task::spawn_blocking;
 
+use crate::admission::Admission;
 use crate::config::Config;
 use crate::config::load::LoadError;
 use crate::discovery::Discovery;
@@ -107,6 +108,7 @@ pub struct Last {
 #[derive(Debug)]
 pub struct Reload {
     pool: Arc<Pool>,
+    admission: Arc<Admission>,
     counters: Reloads,
     discovery: Discovery,
     /// Held for the whole of a change: one after the other.
@@ -116,9 +118,9 @@ pub struct Reload {
 
 impl Reload {
     /// Nothing to read again yet.
-    pub fn new(pool: Arc<Pool>, counters: Reloads) -> Self {
+    pub fn new(pool: Arc<Pool>, admission: Arc<Admission>, counters: Reloads) -> Self {
         let discovery = Discovery::new(Arc::clone(&pool), counters.clone());
-        Self { pool, counters, discovery, state: Mutex::default(), last: StdMutex::default() }
+        Self { pool, admission, counters, discovery, state: Mutex::default(), last: StdMutex::default() }
     }
 
     /// Ask the sources of discovery that the configuration names.
@@ -166,6 +168,7 @@ impl Reload {
         }
         match self.pool.reconfigure(&applied) {
             Ok(backends) => {
+                self.admission.reconfigure(&applied);
                 self.discovery.ask(&applied.discovery).await;
                 *in_force = applied;
                 Outcome::Applied { backends, needs_restart }

@@ -1,4 +1,4 @@
-//! Step 7: the HTTP body is a read of the flight's log. Dropping it leaves the flight (C1).
+//! Step 8: the HTTP body is a read of the flight's log. Dropping it leaves the flight (C1).
 
 use std::convert::Infallible;
 use std::future::Future;

@@ -9,9 +9,13 @@ use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use crate::api::error::ApiError;
 
 mod endpoint;
+mod refused;
+mod spent;
 mod stamp;
 
 pub use endpoint::{ENDPOINTS, Endpoint, ErrorShape, Row, StreamEnd};
+pub use refused::Refused;
+pub use spent::Spent;
 pub use stamp::{BACKEND, FALLBACK, REASON, Stamp};
 
 /// Who asks. Made by [`crate::admit`]; two callers with equal `scope` may share a flight.

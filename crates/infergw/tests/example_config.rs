@@ -10,10 +10,16 @@ use infergw::config::Config;
 use infergw::config::load::parse;
 
 /// What stands for a setting that has no default.
-const EXAMPLES: [(&str, &str); 23] = [
+const EXAMPLES: [(&str, &str); 31] = [
     ("Server.admin", "\"127.0.0.1:9090\""),
     ("ApiKey.key", "\"sk-...\""),
     ("ApiKey.tenant", "\"team-a\""),
+    ("Tenant.name", "\"team-a\""),
+    ("Tenant.concurrency", "8"),
+    ("Tenant.queue", "64"),
+    ("Tenant.weight", "1.0"),
+    ("Tenant.priority", "3"),
+    ("Tenant.tokens_per_minute", "100000"),
     ("Upstream.name", "\"gpu-1\""),
     ("Upstream.url", "\"http://127.0.0.1:8000\""),
     ("Upstream.models", "[\"qwen3-8b\"]"),
@@ -26,6 +32,8 @@ const EXAMPLES: [(&str, &str); 23] = [
     ("Model.name", "\"qwen3-8b\""),
     ("Model.aliases", "[\"gpt-4o\"]"),
     ("Model.fallbacks", "[\"qwen3-1.7b\"]"),
+    ("Model.concurrency", "64"),
+    ("Model.queue", "256"),
     ("Model.policy", "\"prefix_affinity\""),
     ("EngineGroup.tool_parser", "\"auto\""),
     ("EngineGroup.reasoning_parser", "\"auto\""),
@@ -46,7 +54,7 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap().to_owned()
 }
 
-/// The structs of config.rs with their documented public fields.
+/// The structs of the settings with their documented public fields.
 fn structs(source: &str) -> BTreeMap<String, Vec<Field>> {
     let mut structs: BTreeMap<String, Vec<Field>> = BTreeMap::new();
     let mut current = String::new();
@@ -70,8 +78,9 @@ fn structs(source: &str) -> BTreeMap<String, Vec<Field>> {
 }
 
 fn generated() -> String {
-    let files = ["config.rs", "config/coalesce.rs"].map(|file| root().join("crates/infergw/src").join(file));
-    let source: String = files.iter().map(|file| std::fs::read_to_string(file).unwrap()).collect();
+    let read = |file: &str| std::fs::read_to_string(root().join("crates/infergw/src").join(file)).unwrap();
+    let source: String =
+        ["config.rs", "config/admission.rs", "config/backends.rs", "config/coalesce.rs"].map(read).concat();
     let structs = structs(&source);
     let defaults: toml::Table = toml::from_str(&toml::to_string(&Config::default()).unwrap()).unwrap();
     let mut out = String::from(

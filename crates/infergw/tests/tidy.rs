@@ -7,17 +7,18 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// The steps of a request in their order; `answer` stands above those it calls.
-const STEPS: [&str; 8] = ["listen", "answer", "api", "admit", "coalesce", "pool", "backend", "reply"];
+const STEPS: [&str; 9] = ["listen", "answer", "api", "admit", "coalesce", "admission", "pool", "backend", "reply"];
 
 /// What every step may use: words, telemetry, settings, and the stop signal.
 const SHARED: [&str; 6] = ["types", "observe", "config", "drain", "hop_by_hop", "workers"];
 
 /// Edges that would go upward, each with the reason why it stands.
-const UPWARD: [(&str, &str, &str); 7] = [
+const UPWARD: [(&str, &str, &str); 8] = [
     ("*", "api::error", "the one place that makes errors; it has no other part of the api step in it"),
     ("listen", "Gateway", "a connection serves the whole gateway"),
     ("answer", "Gateway", "the life of a request goes through all of it"),
     ("answer", "health", "the routes that look in from the side are answered here too"),
+    ("admission", "coalesce::flight", "the writing end of a flight is handed down with the question"),
     ("pool", "coalesce::flight", "the writing end of a flight is handed down with the question"),
     ("backend", "coalesce::flight", "the writing end of a flight is handed down with the question"),
     ("reply", "coalesce::log", "the body is the read of the flight's log: the cursor is handed down"),

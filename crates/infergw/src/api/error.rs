@@ -130,6 +130,15 @@ impl ApiError {
         error
     }
 
+    /// 429: the caller's own limit is reached (`code` says which), or 503: there is no room for the model.
+    pub fn not_admitted(status: StatusCode, message: &str, code: &str, retry_after_secs: u64) -> Self {
+        let own = status == StatusCode::TOO_MANY_REQUESTS;
+        let kind = if own { "rate_limit_error" } else { "service_unavailable" };
+        let mut error = Self::new(status, kind, message, None, Some(code));
+        error.headers.insert(RETRY_AFTER, HeaderValue::from(retry_after_secs));
+        error
+    }
+
     /// 504: gave up waiting; `limit` names the time limit's key.
     pub fn timeout(message: &str, limit: &str) -> Self {
         Self::new(StatusCode::GATEWAY_TIMEOUT, "timeout_error", message, None, Some(limit))

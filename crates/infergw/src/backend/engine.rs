@@ -164,6 +164,9 @@ impl EngineBackend {
                 streams.push(stream.map_err(|error| failure::submit(&error, question.rank.is_some()))?);
             }
         }
+        if let Some(spent) = writer.spent() {
+            spent.set_prompt(prepared.prompts.iter().map(|prompt| prompt.ids.len() as u64).sum());
+        }
         let id = format!("{}{}", prepared.form.id_prefix(), self.ids.mint());
         let generation = Generation { question, prepared: &prepared, table: &model.table, ends, id };
         generation.run(streams, &self.timeouts, writer).await

@@ -19,6 +19,7 @@ use crate::backend::{BackendStatus, Fitness, StartError};
 use crate::coalesce::flight::FlightWriter;
 use crate::config::{Limits, Timeouts, Upstream};
 use crate::hop_by_hop::strip_hop_by_hop;
+use crate::observe::sharing::{generated_tokens, prompt_tokens};
 use crate::types::{Cause, Failure, Head, Question};
 
 mod connect;
@@ -291,6 +292,10 @@ impl Inner {
         }
         writer.head(head);
         writer.content();
+        if let Some(spent) = writer.spent() {
+            prompt_tokens(&body).into_iter().for_each(|tokens| spent.set_prompt(tokens));
+            spent.set_generated(generated_tokens(&body).unwrap_or(0));
+        }
         // With no subscriber left there is nobody to answer.
         let _ = writer.push(body).await;
         self.connections.recycle(exchange);
@@ -327,6 +332,9 @@ impl Inner {
                 writer.content();
                 writer.tokens(stream.watch().tokens());
                 writer.said(stream.watch().said());
+                if let (Some(spent), Some(prompt)) = (writer.spent(), stream.watch().prompt_tokens()) {
+                    spent.set_prompt(prompt);
+                }
             }
             if stream.watch().failed() {
                 writer.failed(Cause::Backend);

@@ -62,7 +62,25 @@ impl Config {
         if self.coalesce.resume && self.coalesce.linger.is_zero() {
             return wrong("coalesce.resume needs a time to come back in: coalesce.linger is off".into());
         }
+        self.check_tenants()?;
         self.check_models()
+    }
+
+    fn check_tenants(&self) -> Result<(), Contradiction> {
+        let mut names = HashSet::new();
+        for tenant in &self.tenants {
+            let name = &tenant.name;
+            if !names.insert(name) {
+                return wrong(format!("[[tenants]] has '{name}' twice"));
+            }
+            if tenant.weight.is_some_and(|weight| !(weight > 0.0 && weight <= 1e6)) {
+                return wrong(format!("the weight of tenant '{name}' must be above 0, and at most 1000000"));
+            }
+            if tenant.priority.is_some_and(|urgency| urgency > 7) {
+                return wrong(format!("the priority of tenant '{name}' must be from 0, the most urgent, to 7"));
+            }
+        }
+        Ok(())
     }
 
     fn check_models(&self) -> Result<(), Contradiction> {
@@ -144,6 +162,14 @@ mod tests {
     #[test]
     fn coming_back_needs_a_time() {
         assert!(fault("[coalesce]\nresume = true\nlinger = \"off\"\n").contains("coalesce.linger is off"));
+    }
+
+    #[test]
+    fn tenants_are_checked() {
+        let tenant = |rest: &str| format!("[[tenants]]\nname = \"a\"\n{rest}\n");
+        assert!(fault(&(tenant("") + &tenant(""))).contains("'a' twice"));
+        assert!(fault(&tenant("weight = 0.0")).contains("above 0"));
+        assert!(fault(&tenant("priority = 8")).contains("from 0, the most urgent, to 7"));
     }
 
     #[test]

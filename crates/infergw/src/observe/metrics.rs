@@ -11,7 +11,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
 
-use super::{Backends, InterToken, Outcome, Reloads, Resuming, Sharing, Tokenizing};
+use super::{Admissions, Backends, InterToken, Outcome, Reloads, Resuming, Sharing, Tokenizing};
 use crate::types::{BackendKind, Cause, Role};
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -54,6 +54,8 @@ pub struct Metrics {
     pub tokenizing: Tokenizing,
     /// What each backend does.
     pub backends: Backends,
+    /// Who is admitted.
+    pub admissions: Admissions,
     /// Changes of the configuration.
     pub reloads: Reloads,
     flights: Gauge,
@@ -85,6 +87,7 @@ impl Metrics {
             resuming: Resuming::default(),
             tokenizing: Tokenizing::default(),
             backends: Backends::default(),
+            admissions: Admissions::default(),
             reloads: Reloads::default(),
             flights: Gauge::default(),
             log_bytes: Gauge::default(),
@@ -115,6 +118,7 @@ impl Metrics {
         metrics.resuming.register(&mut registry);
         metrics.tokenizing.register(&mut registry);
         metrics.backends.register(&mut registry);
+        metrics.admissions.register(&mut registry);
         metrics.reloads.register(&mut registry);
         registry.register("flights", "Flights in the register", metrics.flights.clone());
         registry.register("flight_log_bytes", "Bytes that all flight logs hold", metrics.log_bytes.clone());

@@ -81,11 +81,24 @@ impl Sharing {
 static GENERATED: LazyLock<[Finder<'static>; 2]> =
     LazyLock::new(|| ["\"completion_tokens\":", "\"output_tokens\":"].map(Finder::new));
 
+/// Where they say how many tokens the prompt had.
+static PROMPT: LazyLock<[Finder<'static>; 2]> =
+    LazyLock::new(|| ["\"prompt_tokens\":", "\"input_tokens\":"].map(Finder::new));
+
 /// The number of generated tokens that an answer, or an event of one, reports.
 ///
 /// Looked for as text: inside JSON strings the quotation marks of the names would be escaped.
 pub fn generated_tokens(data: &[u8]) -> Option<u64> {
-    GENERATED.iter().find_map(|name| {
+    number(&*GENERATED, data)
+}
+
+/// The number of prompt tokens that an answer, or an event of one, reports.
+pub fn prompt_tokens(data: &[u8]) -> Option<u64> {
+    number(&*PROMPT, data)
+}
+
+fn number(names: &[Finder<'static>], data: &[u8]) -> Option<u64> {
+    names.iter().find_map(|name| {
         let at = name.find(data)? + name.needle().len();
         let digits = data.get(at..).unwrap_or_default().trim_ascii_start();
         let count = digits.iter().take_while(|byte| byte.is_ascii_digit()).count();
@@ -103,5 +116,7 @@ mod tests {
         assert_eq!(generated_tokens(br#"{"usage":{"output_tokens":5}}"#), Some(5));
         assert_eq!(generated_tokens(br#"{"content":"\"completion_tokens\":5"}"#), None);
         assert_eq!(generated_tokens(br#"{"completion_tokens":null}"#), None);
+        assert_eq!(prompt_tokens(br#"{"prompt_tokens_details":{"x":1},"prompt_tokens":3}"#), Some(3));
+        assert_eq!(prompt_tokens(br#"{"usage":{"cache_read_input_tokens":9,"input_tokens":5}}"#), Some(5));
     }
 }

@@ -187,7 +187,7 @@ mod tests {
             name: name.into(),
             aliases: aliases.iter().map(ToString::to_string).collect(),
             fallbacks: fallbacks.iter().map(ToString::to_string).collect(),
-            policy: None,
+            ..Model::default()
         };
         let models = Models::new(
             &[model("big", &["gpt-4"], &["mini", "other"]), model("small", &["mini"], &[])],

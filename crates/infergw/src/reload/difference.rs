@@ -12,6 +12,8 @@ pub(super) fn applicable(old: &Config, new: Config) -> (Config, Vec<String>) {
         routing: new.routing.clone(),
         retries: new.retries.clone(),
         discovery: new.discovery.clone(),
+        admission: new.admission.clone(),
+        tenants: new.tenants.clone(),
         ..old.clone()
     };
     let mut left = names(&table(&applied), &table(&new));

@@ -3,6 +3,7 @@
 //! One module for each family of rules; every test is named after the rule that it keeps.
 #![expect(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
+mod admission;
 mod api;
 mod coalescing;
 mod disconnects;

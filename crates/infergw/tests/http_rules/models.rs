@@ -11,7 +11,7 @@ fn model(name: &str, aliases: &[&str], fallbacks: &[&str]) -> Model {
         name: name.into(),
         aliases: aliases.iter().map(ToString::to_string).collect(),
         fallbacks: fallbacks.iter().map(ToString::to_string).collect(),
-        policy: None,
+        ..Model::default()
     }
 }
 

@@ -10,7 +10,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::scan::Verdict;
-use crate::observe::sharing::generated_tokens;
+use crate::observe::sharing::{generated_tokens, prompt_tokens};
 use crate::types::{DONE, StreamEnd};
 
 /// Most choices whose finish is kept count of.
@@ -37,6 +37,8 @@ pub(super) struct Watch {
     said: u64,
     /// Generated tokens, as the answer itself reports them.
     generated: Option<u64>,
+    /// Tokens of the prompt, as the answer itself reports them.
+    prompt: Option<u64>,
     error: Option<Bytes>,
 }
 
@@ -104,6 +106,7 @@ impl Watch {
             content: false,
             said: 0,
             generated: None,
+            prompt: None,
             error: None,
         }
     }
@@ -120,6 +123,10 @@ impl Watch {
         let telling = worth_parsing(self.end, &data);
         if telling || !self.finished.is_empty() {
             self.generated = generated_tokens(&data).or(self.generated);
+        }
+        // Some say it at the end, Anthropic's messages at the beginning too.
+        if telling || !self.finished.is_empty() || !self.content {
+            self.prompt = prompt_tokens(&data).or(self.prompt);
         }
         if !telling {
             self.said += u64::from(self.content && self.finished.is_empty());
@@ -220,6 +227,11 @@ impl Watch {
     /// Events with content.
     pub(super) fn said(&self) -> u64 {
         self.said
+    }
+
+    /// Tokens of the prompt, where the answer has reported them.
+    pub(super) fn prompt_tokens(&self) -> Option<u64> {
+        self.prompt
     }
 
     /// Whether an event with data has come.
