@@ -50,10 +50,21 @@ where
         "/readyz" => Ok(health::ready(gateway)),
         "/metrics" => Ok(health::metrics(gateway)),
         "/admin/flights" => flights(gateway, request.uri().query()),
+        "/admin/engines" => Ok(engines(gateway)),
         "/admin/admission" => Ok(health::json(&serde_json::json!(gateway.admission.seen()))),
         "/admin/reload" => Ok(health::json(&serde_json::json!({"last": gateway.reload.last()}))),
         _ => Err(ApiError::unknown_path()),
     }
+}
+
+/// `GET /admin/engines`: the engine groups with their ranks.
+fn engines(gateway: &Gateway) -> Response<Reply> {
+    let groups = gateway.pool.engine_groups().into_iter().map(|(name, group)| {
+        let mut seen = serde_json::json!(group);
+        seen["name"] = name.into();
+        seen
+    });
+    health::json(&serde_json::json!({"engines": groups.collect::<Vec<_>>()}))
 }
 
 /// `POST /admin/reload`: as SIGHUP, with what came of it as the answer.

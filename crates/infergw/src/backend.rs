@@ -40,6 +40,14 @@ impl Backend {
         }
     }
 
+    /// The part of it that serves.
+    pub fn part(&self) -> f64 {
+        match self {
+            Backend::Http(_) => 1.0,
+            Backend::Engine(backend) => backend.part(),
+        }
+    }
+
     /// Its address, for operators.
     pub fn url(&self) -> String {
         match self {

@@ -7,9 +7,7 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand};
 
 use crate::config::load::{DEFAULT_FILE, LoadError, load};
-use crate::config::{
-    ApiKey, Config, EngineGroup, LogFormat, RankLoss, ReasoningParser, ToolParser, Upstream, duration, size,
-};
+use crate::config::{ApiKey, Config, EngineGroup, LogFormat, ReasoningParser, ToolParser, Upstream, duration, size};
 use crate::reload::Source;
 
 /// The front door of self-hosted LLM inference.
@@ -158,8 +156,7 @@ impl ServeFlags {
                 tokenizer,
                 tool_parser,
                 reasoning_parser,
-                advertise: None,
-                rank_loss: RankLoss::default(),
+                ..EngineGroup::default()
             }];
         }
         if let Some(file) = self.demo {

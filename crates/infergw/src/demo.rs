@@ -6,7 +6,7 @@ use ts_engine::serve::ModelSource;
 use ts_engine::{Engine, EngineConfig, SimulateConfig};
 
 use crate::backend::StartError;
-use crate::config::{Demo, EngineGroup, RankLoss, ReasoningParser, ToolParser};
+use crate::config::{Demo, EngineGroup};
 
 /// The model's name for clients.
 pub const MODEL_NAME: &str = "smollm2-135m";
@@ -51,13 +51,9 @@ pub fn find_model(demo: &Demo) -> Result<PathBuf, StartError> {
 pub fn group(demo: &Demo) -> Result<EngineGroup, StartError> {
     Ok(EngineGroup {
         handshake: "tcp://127.0.0.1:0".into(),
-        ranks: 1,
         model: Some(MODEL_NAME.into()),
         tokenizer: find_model(demo)?,
-        tool_parser: ToolParser::default(),
-        reasoning_parser: ReasoningParser::default(),
-        advertise: None,
-        rank_loss: RankLoss::default(),
+        ..EngineGroup::default()
     })
 }
 

@@ -7,6 +7,7 @@ use serde_json::json;
 
 use crate::Gateway;
 use crate::api::error::ApiError;
+use crate::backend::engine::SeenGroup;
 use crate::reply::Reply;
 
 /// `/healthz`: the process lives.
@@ -14,24 +15,42 @@ pub fn alive() -> Response<Reply> {
     reply(StatusCode::OK, "application/json", json!({"status": "alive"}).to_string())
 }
 
-/// `/readyz`: 200 only when a backend can serve; 503 with the reasons else, and while draining (R7).
+/// `/readyz`: 200 only when a backend can serve; 503 with the reasons else, and while draining (R7). Where there are engine
+/// groups it says where each stands: one can be ready and lack a rank.
 pub fn ready(gateway: &Gateway) -> Response<Reply> {
+    let groups: Vec<_> =
+        gateway.pool.engine_groups().into_iter().map(|(name, group)| standing(&name, &group)).collect();
+    let told = |mut body: serde_json::Value| {
+        if !groups.is_empty() {
+            body["engines"] = json!(groups);
+        }
+        body.to_string()
+    };
     let reasons = if gateway.drain.announced() {
         vec!["draining".to_owned()]
     } else {
         match gateway.pool.ready() {
-            Ok(()) => return reply(StatusCode::OK, "application/json", json!({"status": "ready"}).to_string()),
+            Ok(()) => return reply(StatusCode::OK, "application/json", told(json!({"status": "ready"}))),
             Err(not_ready) => not_ready.reasons,
         }
     };
-    let body = json!({"status": "not ready", "reasons": reasons}).to_string();
+    let body = told(json!({"status": "not ready", "reasons": reasons}));
     let mut response = reply(StatusCode::SERVICE_UNAVAILABLE, "application/json", body);
     response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(1));
     response
 }
 
+fn standing(name: &str, group: &SeenGroup) -> serde_json::Value {
+    let mut standing = json!({"name": name, "life": group.life});
+    if let Some(reason) = &group.reason {
+        standing["reason"] = json!(reason);
+    }
+    standing
+}
+
 /// `/metrics`, in the OpenMetrics text form.
 pub fn metrics(gateway: &Gateway) -> Response<Reply> {
+    gateway.pool.measure();
     let text = gateway.metrics.encode(gateway.flights.len(), gateway.flights.log_bytes());
     reply(StatusCode::OK, "application/openmetrics-text; version=1.0.0; charset=utf-8", text)
 }

@@ -11,6 +11,7 @@ use crate::types::{Cause, End, Role};
 
 pub mod admission;
 pub mod backends;
+pub mod engines;
 pub mod latency;
 pub mod metrics;
 pub mod reloads;
@@ -20,6 +21,7 @@ pub mod tokenizing;
 
 pub use admission::{Admissions, TenantMetrics};
 pub use backends::{BackendMetrics, Backends};
+pub use engines::{Engines, RankLoad};
 pub use latency::{Gaps, InterToken};
 pub use metrics::Metrics;
 pub use reloads::Reloads;

@@ -10,7 +10,7 @@ use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep};
 
 use crate::api::error::ApiError;
-use crate::backend::engine::EngineBackend;
+use crate::backend::engine::{EngineBackend, SeenGroup};
 use crate::backend::{Backend, StartError};
 use crate::coalesce::flight::FlightWriter;
 use crate::config::{self, Config};
@@ -73,10 +73,12 @@ impl Pool {
     ) -> Result<Self, StartError> {
         let names = config.backend_names().into_iter().skip(config.backends.len());
         let member = |(slot, (name, group)): (usize, (String, EngineBackend))| {
-            let name = Arc::from(name);
+            let name: Arc<str> = Arc::from(name);
             let own = metrics.backends.of(&name);
+            let weight = config.engines.get(slot).and_then(|group| group.weight).unwrap_or(1.0);
+            let group = group.witnessed(Arc::clone(&name), metrics.engines.clone());
             let backend = Backend::Engine(Box::new(group));
-            Arc::new(Member::new((name, Origin::Engines, slot), 1.0, backend, config.breaker.clone(), own))
+            Arc::new(Member::new((name, Origin::Engines, slot), weight, backend, config.breaker.clone(), own))
         };
         let roster = Roster {
             members: names.zip(engines).enumerate().map(member).collect(),
@@ -107,6 +109,25 @@ impl Pool {
         let mut names = roster.listed();
         roster.models.add_names(&mut names, |model| roster.serves(model));
         names
+    }
+
+    /// The engine groups as operators see them, by their names.
+    pub fn engine_groups(&self) -> Vec<(String, SeenGroup)> {
+        self.engines(|member, group| (member.name.to_string(), group.seen()))
+    }
+
+    /// Show in the metrics what the engines have reported of their load.
+    pub fn measure(&self) {
+        self.engines(|member, group| group.measure(&member.name, &self.metrics.engines));
+    }
+
+    fn engines<T>(&self, look: impl Fn(&Member, &EngineBackend) -> T) -> Vec<T> {
+        let roster = self.roster.load();
+        let groups = roster.members.iter().filter_map(|member| match &member.backend {
+            Backend::Engine(group) => Some(look(member, group)),
+            Backend::Http(_) => None,
+        });
+        groups.collect()
     }
 
     /// The handshake address of the first engine group, as bound.

@@ -9,11 +9,13 @@ use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use crate::api::error::ApiError;
 
 mod endpoint;
+mod life;
 mod refused;
 mod spent;
 mod stamp;
 
 pub use endpoint::{ENDPOINTS, Endpoint, ErrorShape, Row, StreamEnd};
+pub use life::GroupLife;
 pub use refused::Refused;
 pub use spent::Spent;
 pub use stamp::{BACKEND, FALLBACK, REASON, Stamp};

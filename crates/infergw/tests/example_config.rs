@@ -10,7 +10,7 @@ use infergw::config::Config;
 use infergw::config::load::parse;
 
 /// What stands for a setting that has no default.
-const EXAMPLES: [(&str, &str); 31] = [
+const EXAMPLES: [(&str, &str); 33] = [
     ("Server.admin", "\"127.0.0.1:9090\""),
     ("ApiKey.key", "\"sk-...\""),
     ("ApiKey.tenant", "\"team-a\""),
@@ -26,6 +26,8 @@ const EXAMPLES: [(&str, &str); 31] = [
     ("Upstream.weight", "1.0"),
     ("Upstream.key", "\"sk-...\""),
     ("EngineGroup.handshake", "\"tcp://127.0.0.1:30500\""),
+    ("EngineGroup.name", "\"group-a\""),
+    ("EngineGroup.weight", "1.0"),
     ("EngineGroup.ranks", "1"),
     ("EngineGroup.model", "\"qwen3-8b\""),
     ("EngineGroup.tokenizer", "\"/models/qwen3-8b\""),

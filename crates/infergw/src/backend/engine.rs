@@ -13,7 +13,7 @@ use crate::api::error::ApiError;
 use crate::backend::{BackendStatus, StartError};
 use crate::coalesce::flight::FlightWriter;
 use crate::config::{EngineGroup, Text, Timeouts};
-use crate::observe::Tokenizing;
+use crate::observe::{Engines, Tokenizing};
 use crate::types::{Cause, Endpoint, Failure, Head, Question};
 
 pub mod choice;
@@ -24,6 +24,7 @@ pub mod form;
 mod failure;
 mod generate;
 pub mod gguf;
+mod life;
 mod link;
 pub mod messages;
 pub mod model;
@@ -43,6 +44,8 @@ mod tokens;
 mod sample_models;
 
 use generate::Generation;
+use life::Witness;
+pub use life::{SeenGroup, SeenRank};
 use link::Link;
 use model::TextModel;
 use prepare::{Prepared, TextSide};
@@ -55,6 +58,8 @@ pub struct EngineBackend {
     text: Arc<TextSide>,
     work: TextWork,
     link: Box<Link>,
+    /// Tells what becomes of the group, once somebody wants to know.
+    _witness: Option<Witness>,
     ids: IdMint,
     timeouts: Timeouts,
     /// The model's name where the configuration gives one.
@@ -94,10 +99,32 @@ impl EngineBackend {
             text: Arc::new(text),
             work: TextWork::default(),
             link: Box::new(Link::start(group).await?),
+            _witness: None,
             ids: IdMint::default(),
             timeouts: timeouts.clone(),
             name: group.model.clone(),
         })
+    }
+
+    /// Tell the log and `metrics` what becomes of the group, under this name.
+    #[must_use]
+    pub fn witnessed(self, name: Arc<str>, metrics: Engines) -> Self {
+        Self { _witness: Some(life::witness(&self.link.client, name, metrics)), ..self }
+    }
+
+    /// The group as operators see it.
+    pub fn seen(&self) -> SeenGroup {
+        life::seen(&self.link.client, self.link.trouble())
+    }
+
+    /// Show the load of its ranks as it is now.
+    pub fn measure(&self, name: &Arc<str>, metrics: &Engines) {
+        life::measure(&self.link.client, name, metrics);
+    }
+
+    /// The part of the group that serves: less than 1 where ranks are missing that the others do without.
+    pub fn part(&self) -> f64 {
+        life::part(&self.link.client.state())
     }
 
     /// The handshake address that the engines dial, as bound.

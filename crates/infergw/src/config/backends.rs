@@ -88,9 +88,15 @@ impl std::fmt::Debug for DnsName {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct EngineGroup {
+    /// Its name in metrics, logs and the header `x-infergw-backend`. Default: `engine-1` and so on, in their order.
+    #[serde(default)]
+    pub name: Option<String>,
     /// The address that the engines dial, such as `tcp://127.0.0.1:30500` or `ipc:///run/infergw/group`. The gateway binds
     /// it, and two sockets more beside it: on free ports of the same host, or `-input` and `-output` at the same path.
     pub handshake: String,
+    /// How much it can take beside other backends of its model. Default 1.
+    #[serde(default)]
+    pub weight: Option<f64>,
     /// Data-parallel ranks in the group.
     #[serde(default = "one")]
     pub ranks: u16,
@@ -115,6 +121,23 @@ pub struct EngineGroup {
     /// `rank`, they are independent replicas and the others go on.
     #[serde(default)]
     pub rank_loss: RankLoss,
+}
+
+impl Default for EngineGroup {
+    fn default() -> Self {
+        Self {
+            name: None,
+            handshake: String::new(),
+            weight: None,
+            ranks: one(),
+            model: None,
+            tokenizer: PathBuf::new(),
+            tool_parser: ToolParser::default(),
+            reasoning_parser: ReasoningParser::default(),
+            advertise: None,
+            rank_loss: RankLoss::default(),
+        }
+    }
 }
 
 /// What the loss of one rank means for the others of its group.

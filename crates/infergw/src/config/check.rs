@@ -20,7 +20,11 @@ impl Config {
             Some(name) => name.clone(),
             None => format!("http-{}", at + 1),
         });
-        http.chain((1..=self.engines.len()).map(|place| format!("engine-{place}"))).collect()
+        let engines = self.engines.iter().enumerate().map(|(at, group)| match &group.name {
+            Some(name) => name.clone(),
+            None => format!("engine-{}", at + 1),
+        });
+        http.chain(engines).collect()
     }
 
     /// Whether it names a backend, or somebody who may.
@@ -42,6 +46,7 @@ impl Config {
             }
         }
         self.backends.iter().try_for_each(upstream)?;
+        self.engines.iter().try_for_each(|group| weight(group.weight))?;
         let mut words = HashSet::new();
         for dns in &self.discovery.dns {
             backend_name(&dns.name)?;
@@ -116,7 +121,11 @@ impl Config {
 /// A name that cannot stand in headers and metrics, or a weight that is none.
 pub fn upstream(upstream: &Upstream) -> Result<(), Contradiction> {
     upstream.name.as_deref().map_or(Ok(()), backend_name)?;
-    if upstream.weight.is_some_and(|weight| !(weight > 0.0 && weight <= 1e6)) {
+    weight(upstream.weight)
+}
+
+fn weight(weight: Option<f64>) -> Result<(), Contradiction> {
+    if weight.is_some_and(|weight| !(weight > 0.0 && weight <= 1e6)) {
         return wrong("a backend's weight must be above 0, and at most 1000000".into());
     }
     Ok(())
@@ -153,6 +162,10 @@ mod tests {
         let text = "[[backends]]\nurl = \"http://h:1\"\n[[backends]]\nname = \"b\"\nurl = \"http://h:2\"\n\
                     [[engines]]\nhandshake = \"tcp://h:3\"\ntokenizer = \"t\"\n";
         assert_eq!(parse(Path::new("x"), text).unwrap().backend_names(), ["http-1", "b", "engine-1"]);
+        let engine = "[[engines]]\nname = \"e\"\nweight = 2.0\nhandshake = \"tcp://h:3\"\ntokenizer = \"t\"\n";
+        assert_eq!(parse(Path::new("x"), engine).unwrap().backend_names(), ["e"]);
+        assert!(fault(&engine.replace("2.0", "-1.0")).contains("weight must be above 0"));
+        assert!(fault(&format!("{engine}{engine}")).contains("both named 'e'"));
         let named = |name: &str| format!("[[backends]]\nname = \"{name}\"\nurl = \"http://h:1\"\n");
         assert!(fault(&(named("a") + &named("a"))).contains("backends 1 and 2 are both named 'a'"));
         assert!(fault(&(named("http-2") + "[[backends]]\nurl = \"http://h:2\"\n")).contains("both named 'http-2'"));

@@ -11,7 +11,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
 
-use super::{Admissions, Backends, InterToken, Outcome, Reloads, Resuming, Sharing, Tokenizing};
+use super::{Admissions, Backends, Engines, InterToken, Outcome, Reloads, Resuming, Sharing, Tokenizing};
 use crate::types::{BackendKind, Cause, Role};
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -54,6 +54,8 @@ pub struct Metrics {
     pub tokenizing: Tokenizing,
     /// What each backend does.
     pub backends: Backends,
+    /// The life of engine groups.
+    pub engines: Engines,
     /// Who is admitted.
     pub admissions: Admissions,
     /// Changes of the configuration.
@@ -87,6 +89,7 @@ impl Metrics {
             resuming: Resuming::default(),
             tokenizing: Tokenizing::default(),
             backends: Backends::default(),
+            engines: Engines::default(),
             admissions: Admissions::default(),
             reloads: Reloads::default(),
             flights: Gauge::default(),
@@ -118,6 +121,7 @@ impl Metrics {
         metrics.resuming.register(&mut registry);
         metrics.tokenizing.register(&mut registry);
         metrics.backends.register(&mut registry);
+        metrics.engines.register(&mut registry);
         metrics.admissions.register(&mut registry);
         metrics.reloads.register(&mut registry);
         registry.register("flights", "Flights in the register", metrics.flights.clone());

@@ -198,6 +198,8 @@ impl Member {
             (breaker.standing(now), breaker.share(now, &self.limits))
         };
         let in_flight = self.in_flight.load(Ordering::Relaxed);
+        // A group that has lost half of its ranks gets half of its part.
+        let share = share * self.backend.part();
         let candidate = Candidate { id: self.slot, identity: self.identity, in_flight, weight: self.weight(), share };
         match (fitness, standing) {
             (Fitness::Down | Fitness::OtherModel, _) => Place::Out,

@@ -8,7 +8,7 @@ use http::HeaderMap;
 use infergw::backend::engine::EngineBackend;
 use infergw::coalesce::Flights;
 use infergw::coalesce::log::{Bounds, Cursor, Step};
-use infergw::config::{EngineGroup, RankLoss, ReasoningParser, Text, Timeouts, ToolParser};
+use infergw::config::{EngineGroup, ReasoningParser, Text, Timeouts, ToolParser};
 use infergw::types::{Caller, End, Endpoint, Question};
 use serde_json::Value;
 
@@ -46,8 +46,7 @@ impl Asker {
             tokenizer: demo_file(),
             tool_parser: ToolParser::Hermes,
             reasoning_parser: ReasoningParser::Qwen3,
-            advertise: None,
-            rank_loss: RankLoss::default(),
+            ..EngineGroup::default()
         };
         let backend = EngineBackend::start(&group, &Text::default(), &timeouts).await.unwrap();
         let bounds = Bounds { join_window: 512 << 10, join_age: Duration::from_secs(600), max_subscribers: 100 };

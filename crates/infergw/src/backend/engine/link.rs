@@ -3,10 +3,7 @@
 
 use std::time::Duration;
 
-use tokio::task::JoinHandle;
-use ts_client::{
-    ClientConfig, ClientListener, EngineClient, GroupPhase, GroupState, GroupWatch, LoadBalance, Routing, Tuning,
-};
+use ts_client::{ClientConfig, ClientListener, EngineClient, GroupPhase, GroupState, LoadBalance, Routing, Tuning};
 
 use crate::backend::StartError;
 use crate::config::{EngineGroup, RankLoss};
@@ -18,8 +15,6 @@ const SEND_LIMIT: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 pub(super) struct Link {
     pub(super) client: EngineClient,
-    /// Writes the group's changes to the log.
-    witness: JoinHandle<()>,
     ranks: u16,
 }
 
@@ -28,11 +23,7 @@ impl Link {
     pub(super) async fn start(group: &EngineGroup) -> Result<Self, StartError> {
         let listener = ClientListener::bind_with(client_config(group), tuning(group)).await;
         let listener = listener.map_err(|e| StartError(format!("engines at {}: {e}", group.handshake)))?;
-        let client = listener.into_client();
-        let address = client.handshake_address().to_owned();
-        tracing::info!(address, ranks = group.ranks, "engine group is awaited");
-        let witness = tokio::spawn(witness(client.watch(), address));
-        Ok(Self { client, witness, ranks: group.ranks })
+        Ok(Self { client: listener.into_client(), ranks: group.ranks })
     }
 
     /// Why no request can be served, for the operator; `None` while serving.
@@ -56,24 +47,6 @@ impl Link {
             "waiting for engine 0".into()
         } else {
             format!("waiting for engines {}", missing.join(", "))
-        }
-    }
-}
-
-impl Drop for Link {
-    fn drop(&mut self) {
-        self.witness.abort();
-    }
-}
-
-/// One log line for each time the group begins or ceases to serve.
-async fn witness(mut group: GroupWatch, address: String) {
-    let mut serving = false;
-    while let Some(state) = group.wait_for(|state| state.serving != serving).await {
-        serving = state.serving;
-        match state.trouble() {
-            None => tracing::info!(address, "engine group serves"),
-            Some(trouble) => tracing::warn!(address, trouble, "engine group does not serve"),
         }
     }
 }
