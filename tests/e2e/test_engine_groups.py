@@ -69,4 +69,5 @@ def test_a_group_loses_its_ranks_and_they_return(tmp_path):
             # Groups can be drained, but not deleted: their sockets are bound for the gateway's life.
             assert http.post("/admin/backends/replicas/drain").json()["state"] == "draining"
             assert http.delete("/admin/backends/replicas").json()["error"]["code"] == "engine_group"
-    assert "engine group serves" in gateway.log and "engine group does not serve" in gateway.log
+            for line in ("engine group serves", "engine group does not serve"):
+                wait_for("the log has it", lambda: line in gateway.log, 5)

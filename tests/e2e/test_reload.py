@@ -78,7 +78,7 @@ def test_a_bad_file_changes_nothing_and_the_log_names_line_and_suggestion(tmp_pa
         file.write_text(f'[[backends]]\nname = "a"\nurl = "{a.url}"\nwieght = 2\n')
         hang_up(gateway, admin)
         expected = "infergw.toml:4: unknown key 'wieght'; did you mean 'weight'?"
-        assert expected in gateway.log
+        wait_for("the log has the line", lambda: expected in gateway.log, 5)
         last = admin.get("/admin/reload").json()["last"]
         assert last["outcome"] == "rejected" and expected in last["error"]
         assert names(admin) == ["a"]
@@ -116,5 +116,6 @@ def test_what_needs_a_restart_is_named(tmp_path):
     with up.Upstream() as a, configured(tmp_path, a) as (gateway, file, admin):
         written(file, a, extra="[server]\nworkers = 7\n")
         hang_up(gateway, admin)
-        assert "these settings stay as they are until a restart" in gateway.log and "server.workers" in gateway.log
+        told = "these settings stay as they are until a restart"
+        wait_for("the log names it", lambda: any(told in line and "server.workers" in line for line in gateway.log.splitlines()), 5)
         assert gateway.chat("x", model="scripted").status_code == 200

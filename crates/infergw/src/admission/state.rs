@@ -254,3 +254,6 @@ impl Tenant {
 fn seconds(time: f64) -> u64 {
     (time.ceil() as u64).clamp(1, LONGEST_RETRY)
 }
+
+#[cfg(test)]
+mod tests;

@@ -124,7 +124,8 @@ impl EngineBackend {
 
     /// The part of the group that serves: less than 1 where ranks are missing that the others do without.
     pub fn part(&self) -> f64 {
-        life::part(&self.link.client.state())
+        // The state is a copy of all ranks; one alone serves or does not.
+        if self.link.ranks() < 2 { 1.0 } else { life::part(&self.link.client.state()) }
     }
 
     /// The handshake address that the engines dial, as bound.

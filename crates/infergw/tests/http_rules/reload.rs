@@ -315,15 +315,30 @@ async fn the_file_is_watched() {
     let b = Upstream::always(good(&["b"])).await;
     let folder = folder("watched");
     let file = folder.join("infergw.toml");
-    std::fs::write(&file, entry("a", &a, "")).unwrap();
+    // As Kubernetes mounts a ConfigMap: a link through a link, and only the inner one changes.
+    let version = |number: usize, of: &Upstream| {
+        let name = format!("version-{number}");
+        std::fs::create_dir_all(folder.join(&name)).unwrap();
+        std::fs::write(folder.join(&name).join("infergw.toml"), entry(&format!("b{number}"), of, "")).unwrap();
+        let _ = std::fs::remove_file(folder.join("data-new"));
+        std::os::unix::fs::symlink(&name, folder.join("data-new")).unwrap();
+        std::fs::rename(folder.join("data-new"), folder.join("data")).unwrap();
+    };
+    let _ = std::fs::remove_file(&file);
+    std::os::unix::fs::symlink("data/infergw.toml", &file).unwrap();
+    version(1, &a);
     let config = load(Some(&file)).unwrap();
     let mut running = gateway(&[], |target| target.backends.clone_from(&config.backends)).await;
     let path = file.clone();
     running.reload_from(Source::new(file.clone(), move || load(Some(&path))), config).await;
     assert_eq!(ask(running.address(), "", &stream("x")).await.text(), good_events(&["a"]));
-    std::fs::write(&file, entry("b", &b, "")).unwrap();
+    version(2, &b);
     let text = async || ask(running.address(), "", &stream("x")).await.text();
     until("b serves", async || (text().await == good_events(&["b"])).then_some(())).await;
+    // And as editors do it: in place of the link there is a file.
+    std::fs::write(folder.join("beside"), entry("a", &a, "")).unwrap();
+    std::fs::rename(folder.join("beside"), &file).unwrap();
+    until("a serves again", async || (text().await == good_events(&["a"])).then_some(())).await;
 }
 
 #[tokio::test]

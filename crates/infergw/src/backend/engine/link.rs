@@ -26,6 +26,11 @@ impl Link {
         Ok(Self { client: listener.into_client(), ranks: group.ranks })
     }
 
+    /// Ranks of the group.
+    pub(super) fn ranks(&self) -> u16 {
+        self.ranks
+    }
+
     /// Why no request can be served, for the operator; `None` while serving.
     pub(super) fn trouble(&self) -> Option<String> {
         let state = self.client.state();
