@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use arc_swap::ArcSwap;
 use http::HeaderMap;
 use http::header::AUTHORIZATION;
 use sha2::{Digest, Sha256};
@@ -16,21 +17,27 @@ pub const API_KEY: &str = "x-api-key";
 /// The keys that callers may present.
 #[derive(Debug)]
 pub struct Keys {
-    /// Digests, so that a comparison takes the same time whatever is presented.
-    keys: Vec<([u8; 32], Arc<str>)>,
+    known: ArcSwap<Known>,
     open: Arc<str>,
 }
+
+/// Digests with their tenants, so that a comparison takes the same time whatever is presented.
+type Known = Vec<([u8; 32], Arc<str>)>;
 
 impl Keys {
     /// With no keys everybody is let in.
     pub fn new(keys: &[ApiKey]) -> Self {
-        let keys = keys.iter().map(|key| (digest(key.key.as_bytes()), Arc::from(key.tenant.as_str()))).collect();
-        Self { keys, open: Arc::from("default") }
+        Self { known: ArcSwap::from_pointee(known(keys)), open: Arc::from("default") }
+    }
+
+    /// Other keys open from now on. Who is in stays in.
+    pub fn replace(&self, keys: &[ApiKey]) {
+        self.known.store(Arc::new(known(keys)));
     }
 
     /// Whether callers need a key.
     pub fn needs_key(&self) -> bool {
-        !self.keys.is_empty()
+        !self.known.load().is_empty()
     }
 
     /// Who presents these headers. Two callers may share a flight only with equal scopes (C3, C4): with keys that is the
@@ -41,14 +48,15 @@ impl Keys {
     /// 401 where a key is needed and none of ours is presented.
     pub fn enter(&self, headers: &HeaderMap) -> Result<Caller, ApiError> {
         let presented = headers.get(AUTHORIZATION).map(|value| value.as_bytes());
-        if !self.needs_key() {
+        let known = self.known.load();
+        if known.is_empty() {
             let scope = credentials(headers);
-            return Ok(Caller { tenant: Arc::clone(&self.open), scope });
+            return Ok(Caller { tenant: Arc::clone(&self.open), scope, keyed: false });
         }
         let key = presented.and_then(bearer).or_else(|| headers.get(API_KEY).map(|value| value.as_bytes()));
         let presented = digest(key.ok_or_else(ApiError::unauthorized)?);
         let mut found = None;
-        for (key, tenant) in &self.keys {
+        for (key, tenant) in known.iter() {
             // Digests of unknown keys tell nothing about ours, and all are looked at.
             let equal = key.iter().zip(&presented).fold(0, |different, (a, b)| different | (a ^ b)) == 0;
             if equal {
@@ -56,16 +64,21 @@ impl Keys {
             }
         }
         let tenant = Arc::clone(found.ok_or_else(ApiError::unauthorized)?);
-        Ok(Caller { scope: digest(tenant.as_bytes()), tenant })
+        Ok(Caller { scope: digest(tenant.as_bytes()), tenant, keyed: true })
     }
+}
 
-    /// Take the gateway's own keys out of what goes upstream (X2).
-    pub fn hide_key(&self, headers: &mut HeaderMap) {
-        if self.needs_key() {
-            headers.remove(AUTHORIZATION);
-            headers.remove(API_KEY);
-        }
+/// Take the gateway's own key out of what goes upstream (X2). It is the caller who says whether there is one: the keys may have
+/// changed since he came in.
+pub fn hide_key(caller: &Caller, headers: &mut HeaderMap) {
+    if caller.keyed {
+        headers.remove(AUTHORIZATION);
+        headers.remove(API_KEY);
     }
+}
+
+fn known(keys: &[ApiKey]) -> Known {
+    keys.iter().map(|key| (digest(key.key.as_bytes()), Arc::from(key.tenant.as_str()))).collect()
 }
 
 /// What goes on to an upstream that may tell callers apart by it.
@@ -133,9 +146,13 @@ mod tests {
     #[test]
     fn x2_the_gateways_key_does_not_go_upstream() {
         let mut sent = headers("authorization", "Bearer one");
-        Keys::new(&[]).hide_key(&mut sent);
+        let open = Keys::new(&[]);
+        hide_key(&open.enter(&sent).unwrap(), &mut sent);
         assert_eq!(sent.len(), 1);
-        keys().hide_key(&mut sent);
-        assert!(sent.is_empty());
+        let keys = keys();
+        let caller = keys.enter(&sent).unwrap();
+        keys.replace(&[]);
+        hide_key(&caller, &mut sent);
+        assert!(sent.is_empty(), "although no key is known any more");
     }
 }

@@ -13,6 +13,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode};
 use http_body::Body;
 
 use crate::Gateway;
+use crate::admit;
 use crate::api::error::ApiError;
 use crate::api::route::{self, Route};
 use crate::api::{self, body, header};
@@ -237,7 +238,7 @@ where
     let bytes = body::read(incoming, &gateway.config.limits, gateway.config.timeouts.request_body).await?;
     body::check_depth(&bytes, gateway.config.limits.max_depth)?;
     let (mut question, envelope) = api::question(endpoint, &parts.headers, bytes, caller, request_id)?;
-    gateway.keys.hide_key(&mut question.headers);
+    admit::hide_key(&question.caller, &mut question.headers);
     if question.model.is_empty() {
         question.model = gateway.pool.only_model()?;
     }

@@ -70,7 +70,7 @@ pub struct Gateway {
     /// Its own metrics.
     pub metrics: Arc<Metrics>,
     /// Who may come in.
-    pub keys: Keys,
+    pub keys: Arc<Keys>,
     /// Who may run now.
     pub admission: Arc<Admission>,
     /// The backends.
@@ -129,7 +129,9 @@ impl Gateway {
         };
         let pool = Arc::new(Pool::new(&config, engines, Arc::clone(&metrics), Arc::clone(&drain))?);
         let admission = Arc::new(Admission::new(&config, metrics.admissions.clone(), Arc::clone(&drain)));
-        let reload = Reload::new(Arc::clone(&pool), Arc::clone(&admission), metrics.reloads.clone());
+        let keys = Arc::new(Keys::new(&config.keys));
+        let parts = (Arc::clone(&keys), Arc::clone(&admission), Arc::clone(&pool));
+        let reload = Reload::new(parts, metrics.reloads.clone());
         reload.discover(&config).await;
         let mut flights = Flights::counting(bounds, config.coalesce.total, metrics.sharing.clone())
             .remembering(config.coalesce.remember);
@@ -137,17 +139,7 @@ impl Gateway {
             let Coalesce { linger, linger_bytes, .. } = config.coalesce;
             flights = flights.resuming(linger, linger_bytes, metrics.resuming.clone());
         }
-        let gateway = Arc::new(Gateway {
-            keys: Keys::new(&config.keys),
-            admission,
-            pool,
-            reload,
-            flights,
-            metrics,
-            drain,
-            workers,
-            config,
-        });
+        let gateway = Arc::new(Gateway { keys, admission, pool, reload, flights, metrics, drain, workers, config });
         let mut tasks = vec![tokio::spawn(listen::serve(Arc::clone(&gateway), listener, answer::answer))];
         if let Some(admin) = admin {
             tasks.push(tokio::spawn(listen::serve(Arc::clone(&gateway), admin, admin::answer)));

@@ -13,6 +13,7 @@ use tokio::sync::Mutex;
 use tokio::task::spawn_blocking;
 
 use crate::admission::Admission;
+use crate::admit::Keys;
 use crate::config::Config;
 use crate::config::load::LoadError;
 use crate::discovery::Discovery;
@@ -107,8 +108,9 @@ pub struct Last {
 /// The configuration that is in force, and the way to another one.
 #[derive(Debug)]
 pub struct Reload {
-    pool: Arc<Pool>,
+    keys: Arc<Keys>,
     admission: Arc<Admission>,
+    pool: Arc<Pool>,
     counters: Reloads,
     discovery: Discovery,
     /// Held for the whole of a change: one after the other.
@@ -118,9 +120,9 @@ pub struct Reload {
 
 impl Reload {
     /// Nothing to read again yet.
-    pub fn new(pool: Arc<Pool>, admission: Arc<Admission>, counters: Reloads) -> Self {
+    pub fn new((keys, admission, pool): (Arc<Keys>, Arc<Admission>, Arc<Pool>), counters: Reloads) -> Self {
         let discovery = Discovery::new(Arc::clone(&pool), counters.clone());
-        Self { pool, admission, counters, discovery, state: Mutex::default(), last: StdMutex::default() }
+        Self { keys, admission, pool, counters, discovery, state: Mutex::default(), last: StdMutex::default() }
     }
 
     /// Ask the sources of discovery that the configuration names.
@@ -166,8 +168,13 @@ impl Reload {
             let error = "it names no backend at all, and the running gateway has some".into();
             return Outcome::Rejected { error };
         }
+        if !in_force.keys.is_empty() && applied.keys.is_empty() {
+            let error = "it has no keys, and the running gateway has some: everybody would be let in".into();
+            return Outcome::Rejected { error };
+        }
         match self.pool.reconfigure(&applied) {
             Ok(backends) => {
+                self.keys.replace(&applied.keys);
                 self.admission.reconfigure(&applied);
                 self.discovery.ask(&applied.discovery).await;
                 *in_force = applied;

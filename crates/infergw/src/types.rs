@@ -27,6 +27,8 @@ pub struct Caller {
     pub tenant: Arc<str>,
     /// What separates this caller's flights from another's: never the key itself, a digest of it.
     pub scope: [u8; 32],
+    /// He presented a key of the gateway's, which goes no further (X2).
+    pub keyed: bool,
 }
 
 /// One request for a generation, parsed once; everything later steps need to know about it.

@@ -27,7 +27,7 @@ fn key(body: &'static str) -> Option<Key> {
         include_usage: false,
         body: Bytes::from_static(body.as_bytes()),
         headers: HeaderMap::new(),
-        caller: Caller { tenant: "t".into(), scope: [0; 32] },
+        caller: Caller { tenant: "t".into(), scope: [0; 32], keyed: false },
         request_id: "r".into(),
         choices: 1,
         rank: None,

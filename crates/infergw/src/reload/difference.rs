@@ -12,15 +12,12 @@ pub(super) fn applicable(old: &Config, new: Config) -> (Config, Vec<String>) {
         routing: new.routing.clone(),
         retries: new.retries.clone(),
         discovery: new.discovery.clone(),
+        keys: new.keys.clone(),
         admission: new.admission.clone(),
         tenants: new.tenants.clone(),
         ..old.clone()
     };
-    let mut left = names(&table(&applied), &table(&new));
-    // Keys are in no table.
-    if applied.keys != new.keys && !left.iter().any(|name| name == "keys") {
-        left.push("keys".into());
-    }
+    let left = names(&table(&applied), &table(&new));
     (applied, left)
 }
 
@@ -65,9 +62,9 @@ mod tests {
         );
         let (applied, mut left) = applicable(&old, new.clone());
         left.sort();
-        assert_eq!(left, ["keys", "server.admin", "server.workers", "timeouts.idle"]);
+        assert_eq!(left, ["server.admin", "server.workers", "timeouts.idle"]);
         assert_eq!((&applied.backends, &applied.routing), (&new.backends, &new.routing));
-        assert_eq!((&applied.server, &applied.keys), (&old.server, &old.keys));
+        assert_eq!((&applied.server, &applied.keys), (&old.server, &new.keys));
         assert_eq!(applicable(&applied, applied.clone()).1, [""; 0]);
     }
 }

@@ -76,7 +76,7 @@ impl Asker {
             include_usage: body["stream_options"]["include_usage"] == true,
             body: body.to_string().into_bytes().into(),
             headers: HeaderMap::new(),
-            caller: Caller { tenant: "default".into(), scope: [0; 32] },
+            caller: Caller { tenant: "default".into(), scope: [0; 32], keyed: false },
             request_id: "test".into(),
             choices: 1,
             rank: body["data_parallel_rank"].as_u64().map(|rank| rank as u16),

@@ -356,3 +356,51 @@ async fn a_backend_without_a_name_is_known_by_its_address() {
     assert_eq!(names(admin).await, ["http-2"]);
     assert_eq!(ask(running.address(), "", &stream("x")).await.text(), good_events(&["b"]));
 }
+
+#[tokio::test]
+async fn keys_change_and_are_not_lost_by_accident() {
+    let a = Upstream::always(good(&["a"])).await;
+    let file = folder("keys").join("infergw.toml");
+    let keys = |keys: &[&str]| -> String {
+        keys.iter().map(|key| format!("[[keys]]\nkey = \"{key}\"\ntenant = \"t\"\n")).collect()
+    };
+    let (running, admin) = of_file(&file, &(entry("a", &a, "") + &keys(&["one"]))).await;
+    let status = async |key: &str| {
+        ask(running.address(), &format!("authorization: Bearer {key}\r\n"), &stream(key)).await.status
+    };
+    assert_eq!((status("one").await, status("two").await), (200, 401));
+    std::fs::write(&file, entry("a", &a, "") + &keys(&["two"])).unwrap();
+    assert_eq!(reload(&running).await.as_str(), "applied");
+    assert_eq!((status("one").await, status("two").await), (401, 200));
+    assert!(a.asked().iter().all(|asked| asked.header("authorization").is_none()), "X2");
+    std::fs::write(&file, entry("a", &a, "")).unwrap();
+    let Outcome::Rejected { error } = reload(&running).await else { panic!("it was taken") };
+    assert!(error.contains("everybody would be let in"), "{error}");
+    assert_eq!((status("one").await, status("two").await), (401, 200));
+    assert!(!get(admin, "/admin/reload").await.text().contains("two"), "X5");
+}
+
+#[tokio::test]
+async fn limits_change_while_requests_wait() {
+    let a = Upstream::always(Script::new().stream().say("one").hold()).await;
+    let file = folder("limits").join("infergw.toml");
+    let limit = |number: usize| format!("[admission]\nconcurrency = {number}\n");
+    let (running, admin) = of_file(&file, &(entry("a", &a, "") + &limit(1))).await;
+    let mut clients = Vec::new();
+    for number in 0..3 {
+        let mut client = Client::connect(running.address()).await;
+        client.post(crate::support::client::CHAT, "", &stream(&number.to_string())).await;
+        clients.push(client);
+    }
+    let of = async |name: &str| metric(admin, name, &[]).await;
+    until("two wait", async || (of("infergw_admission_queued").await == 2.0).then_some(())).await;
+    std::fs::write(&file, entry("a", &a, "") + &limit(2)).unwrap();
+    assert_eq!(reload(&running).await.as_str(), "applied");
+    until("one waits", async || (of("infergw_admission_queued").await == 1.0).then_some(())).await;
+    until("two run", async || (a.questions() == 2).then_some(())).await;
+    std::fs::write(&file, entry("a", &a, "")).unwrap();
+    assert_eq!(reload(&running).await.as_str(), "applied");
+    until("all run", async || (a.questions() == 3).then_some(())).await;
+    drop(clients);
+    until("none runs", async || (of("infergw_admission_running").await == 0.0).then_some(())).await;
+}

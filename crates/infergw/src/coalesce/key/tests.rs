@@ -21,7 +21,7 @@ fn question(body: &str) -> Question {
         include_usage: false,
         body: body.to_owned().into(),
         headers: HeaderMap::new(),
-        caller: Caller { tenant: "t".into(), scope: [7; 32] },
+        caller: Caller { tenant: "t".into(), scope: [7; 32], keyed: false },
         request_id: "r".into(),
         choices: 1,
         rank: None,
