@@ -35,7 +35,7 @@ pub(super) fn claim(
     let scope = question.caller.scope;
     let idempotency = header::idempotency_key(headers).map(|value| Claim::idempotency(&scope, value));
     let stream = question.stream && question.endpoint.generates();
-    let keeps = (stream || idempotency.is_some()) && *shared != Err(Bypass::NoStore);
+    let keeps = (stream || idempotency.is_some()) && !header::no_store(headers);
     if !keeps && seen.is_none() {
         return Ok((None, None));
     }

@@ -74,13 +74,17 @@ pub fn opts_out(headers: &HeaderMap) -> Option<Bypass> {
     if headers.get(COALESCE).is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"off")) {
         return Some(Bypass::OptedOut);
     }
-    let no_store = headers
+    no_store(headers).then_some(Bypass::NoStore)
+}
+
+/// Whether the caller forbids to keep its answer.
+pub fn no_store(headers: &HeaderMap) -> bool {
+    headers
         .get_all(http::header::CACHE_CONTROL)
         .iter()
         .filter_map(|value| value.to_str().ok())
         .flat_map(|value| value.split(','))
-        .any(|directive| directive.trim().eq_ignore_ascii_case("no-store"));
-    no_store.then_some(Bypass::NoStore)
+        .any(|directive| directive.trim().eq_ignore_ascii_case("no-store"))
 }
 
 #[cfg(test)]

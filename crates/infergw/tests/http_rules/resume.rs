@@ -356,7 +356,7 @@ async fn d1_nobody_comes_back_to_what_nobody_has_seen() {
     until("the upstream is closed", async || (upstream.abandoned() == 1).then_some(())).await;
     assert_eq!(lingering(gateway.address()).await, 0.0);
     let mut client = Client::connect(gateway.address()).await;
-    client.post(CHAT, "cache-control: no-store\r\n", &stream("x")).await;
+    client.post(CHAT, "x-infergw-coalesce: off\r\ncache-control: no-store\r\n", &stream("x")).await;
     until("the question came", async || (upstream.questions() == 2).then_some(())).await;
     drop(client);
     until("the upstream is closed", async || (upstream.abandoned() == 2).then_some(())).await;
