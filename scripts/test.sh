@@ -59,8 +59,10 @@ if command -v cargo-deny >/dev/null; then
 fi
 check clippy cargo clippy --workspace --all-targets --locked -- -D warnings
 check no-demo cargo clippy -p infergw --no-default-features --locked -- -D warnings
-# A workspace of its own, for cargo-fuzz; here it is only kept compiling.
-check fuzz-crate cargo check --manifest-path crates/ts-wire/fuzz/Cargo.toml --locked --quiet
+# Workspaces of their own, for cargo-fuzz; here they are only kept compiling.
+check fuzz-wire cargo check --manifest-path crates/ts-wire/fuzz/Cargo.toml --locked --quiet
+# Not locked: its lock follows the gateway's dependencies.
+check fuzz-gateway cargo check --manifest-path crates/infergw/fuzz/Cargo.toml --quiet
 check rustdoc env RUSTDOCFLAGS='-D warnings' cargo doc --workspace --no-deps --locked --quiet
 [ "${1:-}" != lint ] || finish
 

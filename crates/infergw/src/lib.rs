@@ -31,6 +31,8 @@ pub mod config;
 pub mod demo;
 pub mod discovery;
 pub mod drain;
+#[cfg(any(test, feature = "fuzz"))]
+pub mod foreign;
 #[cfg(feature = "demo")]
 pub mod engine_command;
 pub mod health;

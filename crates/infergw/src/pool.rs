@@ -35,6 +35,12 @@ use retry::{Budget, may_retry};
 use roster::Roster;
 pub use roster::{Origin, Seen};
 
+/// How long an answer's headers ask to be spared, for `crate::foreign`.
+#[cfg(any(test, feature = "fuzz"))]
+pub fn spare_of(headers: &http::HeaderMap) -> std::time::Duration {
+    retry::spare(headers, std::time::SystemTime::now())
+}
+
 /// Seconds after which a client may ask again when no backend is ready.
 const RETRY_AFTER: u64 = 2;
 

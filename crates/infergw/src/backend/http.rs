@@ -23,6 +23,8 @@ use crate::observe::sharing::{generated_tokens, prompt_tokens};
 use crate::types::{Cause, Failure, Head, Question};
 
 mod connect;
+#[cfg(any(test, feature = "fuzz"))]
+pub mod foreign;
 mod learn;
 mod pace;
 mod scan;

@@ -100,6 +100,14 @@ impl Claim {
     }
 }
 
+/// The events of a stream with the ids of stream 0xab, and the last number, for `crate::foreign`.
+#[cfg(any(test, feature = "fuzz"))]
+pub fn numbered(events: &[u8]) -> (Vec<bytes::Bytes>, u64) {
+    let numbered = Numbering::new(StreamId(0xab)).number([bytes::Bytes::copy_from_slice(events)]);
+    let last = numbered.iter().filter(|event| event.is_event).map(|event| event.event).max();
+    (numbered.into_iter().map(|event| event.bytes).collect(), last.unwrap_or(0))
+}
+
 /// Why a client cannot come back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NoReturn {

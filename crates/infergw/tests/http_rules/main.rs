@@ -10,6 +10,7 @@ mod disconnects;
 mod drain;
 mod endpoints;
 mod models;
+mod mutation;
 mod recovery;
 mod reload;
 mod resources;

@@ -109,7 +109,15 @@ impl TextModel {
 
     fn from_gguf(file: &Path) -> Result<Self, LoadError> {
         let gguf = Gguf::open(file).map_err(|e| load_error(file, e))?;
-        let tokenizer = gguf_tokenizer(&gguf).map_err(|e| load_error(file, e))?;
+        Self::of_gguf(file, &gguf)
+    }
+
+    /// Of what a `.gguf` file says; `file` names it in errors.
+    ///
+    /// # Errors
+    /// See [`TextModel::load`].
+    pub fn of_gguf(file: &Path, gguf: &Gguf) -> Result<Self, LoadError> {
+        let tokenizer = gguf_tokenizer(gguf).map_err(|e| load_error(file, e))?;
         let id = |key: &str| gguf.int(&format!("tokenizer.ggml.{key}_token_id")).and_then(|id| u32::try_from(id).ok());
         let mut tokens = BTreeMap::new();
         for key in ["bos", "eos", "unknown", "padding"] {
@@ -256,6 +264,10 @@ fn gguf_tokenizer(gguf: &Gguf) -> Result<Tokenizer, String> {
         .map(|merge| merge.split_once(' ').map(|(a, b)| (a.to_owned(), b.to_owned())))
         .collect::<Option<Vec<_>>>()
         .ok_or("a merge is not a pair")?;
+    if let Some((a, b)) = merges.iter().find(|(a, b)| !vocabulary.contains_key(&[&**a, b].concat())) {
+        // The builder would panic where the result is longer than any token.
+        return Err(format!("its merge '{a} {b}' makes no token of its vocabulary"));
+    }
     let pre = gguf.text("tokenizer.ggml.pre").unwrap_or("default");
     let bpe = BPE::builder()
         .vocab_and_merges(vocabulary, merges)

@@ -197,7 +197,7 @@ async fn probe(upstream: &Inner) -> Result<Option<Vec<String>>, ()> {
     Ok(if listed { models_of(&body) } else { None })
 }
 
-fn models_of(listing: &[u8]) -> Option<Vec<String>> {
+pub(super) fn models_of(listing: &[u8]) -> Option<Vec<String>> {
     #[derive(Deserialize)]
     struct Listing {
         data: Vec<Model>,

@@ -86,6 +86,12 @@ impl Client {
         !self.read_more().await
     }
 
+    /// All that comes until the gateway closes.
+    pub(crate) async fn rest(&mut self) -> Vec<u8> {
+        while self.read_more().await {}
+        std::mem::take(&mut self.buffer)
+    }
+
     async fn read_more(&mut self) -> bool {
         let mut piece = vec![0; 64 * 1024];
         let read = soon("more bytes, or the end", self.stream.read(&mut piece)).await.unwrap_or(0);
@@ -97,7 +103,8 @@ impl Client {
     pub(crate) async fn answer(&mut self) -> Answer {
         let head = loop {
             if let Some(end) = self.buffer.windows(4).position(|part| part == b"\r\n\r\n") {
-                let head = String::from_utf8(self.buffer.drain(..end + 4).collect()).unwrap();
+                let head = String::from_utf8_lossy(&self.buffer[..end + 4]).into_owned();
+                self.buffer.drain(..end + 4);
                 if !head.starts_with("HTTP/1.1 100") {
                     break head;
                 }

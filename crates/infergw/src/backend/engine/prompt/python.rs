@@ -8,12 +8,16 @@ use minijinja::value::{Kwargs, ValueKind};
 use minijinja::{Environment, Error, ErrorKind, Value};
 use serde::Serialize;
 
+/// Steps that a template may take: about a second's. Ten thousand messages through a long template are a tenth of it.
+const MAX_STEPS: u64 = 20_000_000;
+
 /// Widest margin that a template can ask for.
 const MAX_INDENT: usize = 256;
 
 /// An environment for templates.
 pub(super) fn environment() -> Result<Environment<'static>, Error> {
     let mut env = Environment::new();
+    env.set_fuel(Some(MAX_STEPS));
     env.set_syntax(SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build()?);
     env.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
     env.add_filter("tojson", to_json);

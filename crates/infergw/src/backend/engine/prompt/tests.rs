@@ -119,3 +119,14 @@ fn generation_marks_print_nothing() {
     let text = template(source).render(&conversation(json!([{"role": "user", "content": "x"}]))).unwrap();
     assert_eq!(text, "x");
 }
+
+#[test]
+fn a_template_that_does_not_end_is_stopped() {
+    let source = "{% for i in range(100000) %}{% for j in range(100000) %}{% endfor %}{% endfor %}";
+    let template = ChatTemplate::new(source, None, BTreeMap::new()).unwrap();
+    assert!(template.render(&Conversation::default()).is_err());
+    let source = "{% for m in messages %}{{ m.role + m.content }}{% endfor %}";
+    let template = ChatTemplate::new(source, None, BTreeMap::new()).unwrap();
+    let messages = vec![serde_json::json!({"role": "user", "content": "x"}); 10_000];
+    assert_eq!(template.render(&Conversation { messages, ..Conversation::default() }).unwrap().len(), 50_000);
+}
