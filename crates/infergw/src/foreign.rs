@@ -84,7 +84,7 @@ fn key(body: &[u8]) -> Option<Key> {
         include_usage: false,
         body: Bytes::copy_from_slice(body),
         headers: HeaderMap::new(),
-        caller: Caller { tenant: Arc::from("t"), scope: [0; 32] },
+        caller: Caller { tenant: Arc::from("t"), scope: [0; 32], keyed: false },
         request_id: Arc::from("r"),
         choices: 1,
         rank: None,
