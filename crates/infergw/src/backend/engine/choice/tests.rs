@@ -8,6 +8,8 @@ use tokenizers::Tokenizer;
 use super::super::sample_models::{byte_level, gemma_decoder, sentencepiece};
 use super::*;
 
+mod streams;
+
 struct Made {
     tokenizer: Tokenizer,
     table: Arc<TokenTable>,
@@ -32,23 +34,30 @@ struct Told {
 }
 
 fn run(made: &Made, output: &Output, sampling: &Sampling, steps: &[Step]) -> Told {
-    let ends: Arc<[u32]> =
-        made.tokenizer.token_to_id("<|end|>").into_iter().chain(sampling.stop_token_ids.clone()).collect();
+    deltas_of(made, output, sampling, steps).0
+}
+
+/// The same, with each delta as it was told.
+fn deltas_of(made: &Made, output: &Output, sampling: &Sampling, steps: &[Step]) -> (Told, Vec<Delta>) {
+    let end = |name: &&str| made.tokenizer.token_to_id(name);
+    let ends = ["<|end|>", "<|im_end|>"].iter().filter_map(end).chain(sampling.stop_token_ids.clone());
+    let ends: Arc<[u32]> = ends.collect();
     let mut choice = Choice::new(Arc::clone(&made.table), output, sampling, ends);
     let mut told = Told { text: String::new(), deltas: Vec::new(), logprobs: Vec::new(), tokens: 0, ended: None };
-    let mut delta = Delta::default();
+    let (mut delta, mut deltas) = (Delta::default(), Vec::new());
     for step in steps {
         delta.clear();
         told.ended = choice.take(step, &mut delta);
         told.text.push_str(&delta.text);
         told.deltas.push(delta.text.clone());
         told.logprobs.extend(delta.logprobs.iter().map(|l| l.id));
+        deltas.push(delta.clone());
         if told.ended.is_some() {
             break;
         }
     }
     told.tokens = choice.tokens();
-    told
+    (told, deltas)
 }
 
 /// `ids` in steps of the given sizes (repeated), the last one with the engine's end.
@@ -122,7 +131,7 @@ fn stop_strings() -> impl Strategy<Value = Vec<String>> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(10_000))]
+    #![proptest_config(ProptestConfig::with_cases(2_000))]
 
     /// U1, U4, U5, U9: for any text, batching and stop strings the joined deltas are the one-shot text cut at the stop,
     /// whatever the batching; one log probability per counted token; nothing counted after the completing token.
